@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,28 @@ def parser_for_testbeds(
         "--device", default="cpu", choices=None if movable else ["cpu"], help="where the testbeds run"
     )
     return made
+
+
+def measure_at_steps(
+    parser: argparse.ArgumentParser,
+    experiment: str,
+    steps: Sequence[int],
+    rows: Callable[[str, int, argparse.Namespace], Iterable[dict[str, Any]]],
+) -> None:
+    """`measure_testbeds` at several numbers of steps, one after another.
+
+    Args:
+        parser: from `parser_for_testbeds`; gets `--steps`.
+        experiment: its name.
+        steps: the numbers, unless others are asked for.
+        rows: from a testbed's name, a number of steps and the parsed options to the rows.
+    """
+    parser.add_argument("--steps", type=int, nargs="+", default=steps)
+    measure_testbeds(
+        parser,
+        experiment,
+        lambda testbed, args: {"rows": [row for count in args.steps for row in rows(testbed, count, args)]},
+    )
 
 
 def measure_testbeds(

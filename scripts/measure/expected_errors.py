@@ -3,20 +3,15 @@
 `python scripts/measure/expected_errors.py` writes evals/results/expected_errors/<testbed>.json, in about twenty minutes.
 """
 
-from argparse import Namespace
-from typing import Any
-
 from diffcache.evals.experiments.expected_errors import compared
 from diffcache.evals.experiments.trajectory_prior import MANY_STEPS
-from diffcache.evals.harness.command_line import measure_testbeds, parser_for_testbeds
-
-
-def measured(testbed: str, args: Namespace) -> dict[str, Any]:
-    """The rows at each number of steps."""
-    return {"rows": [row for steps in args.steps for row in compared(testbed, steps, args.samples)]}
-
+from diffcache.evals.harness.command_line import measure_at_steps, parser_for_testbeds
 
 if __name__ == "__main__":
     options = parser_for_testbeds(__doc__, samples=32, names=MANY_STEPS)
-    options.add_argument("--steps", type=int, nargs="+", default=[50, 28])
-    measure_testbeds(options, "expected_errors", measured)
+    measure_at_steps(
+        options,
+        "expected_errors",
+        [50, 28],
+        lambda testbed, steps, args: compared(testbed, steps, args.samples),
+    )

@@ -3,20 +3,15 @@
 `python scripts/measure/planning_time.py` writes evals/results/planning_time/<testbed>.json, in about two minutes.
 """
 
-from argparse import Namespace
-from typing import Any
-
 from diffcache.evals.experiments.planning_time import planning_times
 from diffcache.evals.experiments.trajectory_prior import MANY_STEPS
-from diffcache.evals.harness.command_line import measure_testbeds, parser_for_testbeds
-
-
-def measured(testbed: str, args: Namespace) -> dict[str, Any]:
-    """The times at each number of steps."""
-    return {"rows": [planning_times(testbed, steps) for steps in args.steps]}
-
+from diffcache.evals.harness.command_line import measure_at_steps, parser_for_testbeds
 
 if __name__ == "__main__":
     options = parser_for_testbeds(__doc__, samples=None, names=MANY_STEPS)
-    options.add_argument("--steps", type=int, nargs="+", default=[20, 28, 50, 100])
-    measure_testbeds(options, "planning_time", measured)
+    measure_at_steps(
+        options,
+        "planning_time",
+        [20, 28, 50, 100],
+        lambda testbed, steps, args: [planning_times(testbed, steps)],
+    )

@@ -4,20 +4,10 @@
 either way, so a rule for plans is judged by all numbers of ticks. `trajectory.py` draws four of them.
 """
 
-from argparse import Namespace
-from typing import Any
-
 from diffcache.evals.experiments.plans import planned
 from diffcache.evals.experiments.trajectory_prior import MANY_STEPS
-from diffcache.evals.harness.command_line import measure_testbeds, parser_for_testbeds
-
-
-def measured(testbed: str, args: Namespace) -> dict[str, Any]:
-    """The rows at each number of steps."""
-    return {"rows": [row for steps in args.steps for row in planned(testbed, steps)]}
-
+from diffcache.evals.harness.command_line import measure_at_steps, parser_for_testbeds
 
 if __name__ == "__main__":
     options = parser_for_testbeds(__doc__, samples=None, names=MANY_STEPS)
-    options.add_argument("--steps", type=int, nargs="+", default=[50, 28, 20])
-    measure_testbeds(options, "plans", measured)
+    measure_at_steps(options, "plans", [50, 28, 20], lambda testbed, steps, args: planned(testbed, steps))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import runpy
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from diffcache.evals.harness.command_line import measure_testbeds, parser_for_testbeds
+from diffcache.evals.harness.command_line import measure_at_steps, measure_testbeds, parser_for_testbeds
 from diffcache.evals.harness.results import read_result, result_path
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
@@ -81,15 +82,22 @@ def test_the_help_names_the_testbeds_that_have_prompts(
     assert "dit, flux, wan, sd, which have prompts of their own" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """Measurements set their number."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("samples", [None, 5])
 def test_a_result_says_how_many_samples_only_where_they_can_be_chosen(
     samples: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads = torch.get_num_threads()
     monkeypatch.setattr(sys, "argv", ["script", "--testbeds", "dit", "--out", str(tmp_path)])
     options = parser_for_testbeds(None, samples=samples)
     measure_testbeds(options, "made_up", lambda testbed, args: {"rows": []})
-    torch.set_num_threads(threads)
     assert read_result(result_path("made_up", "dit", tmp_path)).get("samples") == samples
     monkeypatch.setattr(sys, "argv", ["script", "--samples", "3"])
     if samples is None:
@@ -97,3 +105,16 @@ def test_a_result_says_how_many_samples_only_where_they_can_be_chosen(
             options.parse_args()
     else:
         assert options.parse_args().samples == 3
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize(("asked", "numbers"), [([], [50, 20]), (["--steps", "8"], [8])])
+def test_a_measurement_goes_through_numbers_of_steps(
+    asked: list[str], numbers: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["script", "--testbeds", "dit", "--out", str(tmp_path), *asked])
+    options = parser_for_testbeds(None, samples=5)
+    measure_at_steps(
+        options, "made_up", [50, 20], lambda testbed, steps, args: [{"of": (steps, args.samples)}]
+    )
+    assert read_result(result_path("made_up", "dit", tmp_path))["rows"] == [{"of": [n, 5]} for n in numbers]
