@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from statistics import median
 from typing import Any, NamedTuple
 
-import torch
-
 from diffcache.host.components import denoisers_of
+from diffcache.profiling.recording.stopwatch import now
 
 
 class Instant(NamedTuple):
@@ -102,6 +101,4 @@ def _timing(timer: LoopTimer, callback: Callable[..., Any] | None) -> Callable[.
 
 
 def _now() -> Instant:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return Instant(time.perf_counter(), time.process_time())
+    return Instant(now(), time.process_time())

@@ -3,7 +3,6 @@
 It is the time of the whole call minus that of the module inside it, both measured in the same call.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from diffcache.api import accelerate, report, restore
 from diffcache.attach.attach import denoising_run
 from diffcache.engine.site_pass import SitePass
+from diffcache.profiling.recording.stopwatch import now
 
 METHODS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("easycache", {"threshold": 0.0}),
@@ -93,9 +93,9 @@ def engine_times(denoiser: Denoiser, method: str, ticks: int, **options: Any) ->
                 run.begin_step(i)
                 inside.seconds = 0.0
                 arguments = denoiser.call(x, 1 - i / ticks)
-                start = _now()
+                start = now()
                 v = net(**arguments)[0]
-                total = _now() - start
+                total = now() - start
                 x = x - v / ticks
                 (computed if inside.seconds else reused).append(total - inside.seconds)
                 if inside.seconds:
@@ -130,20 +130,20 @@ def _module_time(net: nn.Module) -> Iterator[_Inside]:
 
         def timed_forward(*args: Any, **kwargs: Any) -> Any:
             nonlocal beneath
-            start = _now()
+            start = now()
             output = forward(*args, **kwargs)
-            beneath += _now() - start
+            beneath += now() - start
             return output
 
-        start = _now()
+        start = now()
         output = plain_unit(self, module, timed_forward, args, kwargs)
-        inside.seconds -= _now() - start - beneath
+        inside.seconds -= now() - start - beneath
         return output
 
     def timed(*args: Any, **kwargs: Any) -> Any:
-        start = _now()
+        start = now()
         output = plain_forward(*args, **kwargs)
-        inside.seconds += _now() - start
+        inside.seconds += now() - start
         return output
 
     net.forward, SitePass.unit = timed, unit  # type: ignore[method-assign]
@@ -152,9 +152,3 @@ def _module_time(net: nn.Module) -> Iterator[_Inside]:
     finally:
         del net.forward
         SitePass.unit = plain_unit  # type: ignore[method-assign]
-
-
-def _now() -> float:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter()

@@ -20,16 +20,17 @@ class Stopwatch:
     def __init__(self, *, counting: bool) -> None:
         self._counting = ExitStack()
         self._counter = self._counting.enter_context(FlopCount()) if counting else None
-        self._start = _now()
+        self._start = now()
 
     def stop(self) -> tuple[float, int | None]:
         """Seconds, and operations; None where they were not counted."""
-        seconds = _now() - self._start
+        seconds = now() - self._start
         self._counting.close()
         return seconds, None if self._counter is None else self._counter.total
 
 
-def _now() -> float:
+def now() -> float:
+    """Seconds of wall time, once a GPU has done all work in its queue."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
     return time.perf_counter()
