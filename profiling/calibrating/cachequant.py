@@ -16,7 +16,7 @@ from diffcache.host.weight_formats import quantization_of, quantizations_of
 from diffcache.prediction.correctors import GAIN, SHIFT, WEIGHTS, coefficient_name
 from diffcache.profiling.calibrating.corrections import Candidate, run_in_shadow, with_corrections
 from diffcache.profiling.calibrating.regression import Regression, SequentialRegression
-from diffcache.profiling.recording.calling import Call, accelerated, calls_hash, hold_out
+from diffcache.profiling.recording.calling import Call, accelerated, calls_hash
 from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.profiling.recording.pictures import rewound
 from diffcache.profiling.recording.record import record, record_closed_loop
@@ -25,6 +25,7 @@ from diffcache.profiling.searching.space import HOLD, Space
 from diffcache.quantization.folding import can_fold
 from diffcache.quantization.weights import quantised, quantising, refold
 from diffcache.recipes.replay import ReplayConfig
+from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.search.cachequant import dps
 
@@ -69,7 +70,9 @@ def calibrate_cachequant(
         TargetError: a call had no denoising loop, or several.
     """
     check_share(compute)
-    fitted, held_out = hold_out(calls)
+    if len(calls) < 2:
+        raise ConfigError("give at least two calls: every second one is held out, to check the result on.")
+    fitted, held_out = list(calls[::2]), list(calls[1::2])
     runs = FullRuns(pipe, held_out)
     denoisers = each_uncompiled(denoisers_of(pipe))
     with ExitStack() as undone_on_error:

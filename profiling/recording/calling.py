@@ -1,9 +1,9 @@
-"""Calls of a pipeline: how prompts become calls, which of them are held out, and calls with a method attached."""
+"""Calls of a pipeline: how prompts become calls, and calls with a method attached."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -19,56 +19,24 @@ Call = dict[str, Any]
 """Keyword arguments of a pipeline call."""
 
 
-class Split(NamedTuple):
-    """Calls in two halves.
-
-    Attributes:
-        fitted: the calls that a search or a calibration works on.
-        held_out: the calls on which its result is checked.
-    """
-
-    fitted: list[Call]
-    held_out: list[Call]
-
-
 def refuse_no_calls(calls: Sequence[Call]) -> None:
     """Refuses an empty list of calls, with ConfigError."""
     if not calls:
         raise ConfigError("calls: give at least one.")
 
 
-def hold_out(calls: Sequence[Call]) -> Split:
-    """Holds every second call out.
-
-    Raises:
-        ConfigError: there is only one call.
-    """
-    if len(calls) < 2:
-        raise ConfigError("give at least two calls: every second one is held out, to check the result on.")
-    return Split(list(calls[::2]), list(calls[1::2]))
-
-
-def calls_of(
-    prompts: Sequence[str | Call], seed: int = 0, *, batch: int | None = None, **options: Any
-) -> list[Call]:
+def calls_of(prompts: Sequence[str | Call], seed: int = 0, **options: Any) -> list[Call]:
     """Calls of a pipeline with these prompts. Prompt i is drawn with the seed `seed + i`.
 
     Args:
         prompts: texts, or whole calls as keyword arguments (for pipelines without a prompt).
         seed: of the first prompt.
-        batch: prompts in a call, which then has lists of prompts and generators; None: one prompt in each call. Whole calls
-            cannot be batched.
         **options: what every call gets as well (`num_inference_steps`, `height`, ...).
     """
     generators = [torch.Generator().manual_seed(seed + i) for i in range(len(prompts))]
-    if batch is None:
-        return [
-            {"generator": generator, **options, **({"prompt": prompt} if isinstance(prompt, str) else prompt)}
-            for prompt, generator in zip(prompts, generators, strict=True)
-        ]
     return [
-        {"prompt": list(prompts[i : i + batch]), "generator": generators[i : i + batch], **options}
-        for i in range(0, len(prompts), batch)
+        {"generator": generator, **options, **({"prompt": prompt} if isinstance(prompt, str) else prompt)}
+        for prompt, generator in zip(prompts, generators, strict=True)
     ]
 
 

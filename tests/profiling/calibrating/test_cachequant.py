@@ -93,8 +93,22 @@ def test_ticks_are_chosen_by_the_median_and_corrections_by_most_samples_too() ->
     assert best.reached == {"even": 40.0, "planned": 41.0, "on two of three": 42.0, "on all": 42.0}
 
 
+def test_every_second_call_is_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, seen = [{"nth": i} for i in range(5)], []
+    monkeypatch.setattr(cachequant, "FullRuns", lambda pipe, held_out: seen.append(held_out))
+
+    def fitting(pipe: Any, fitted: Any, *others: Any) -> Any:
+        seen.append(fitted)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cachequant, "_schedules", fitting)
+    with pytest.raises(KeyboardInterrupt):
+        calibrate_cachequant(FLUX.build(), calls, None)
+    assert seen == [calls[1::2], calls[::2]]
+
+
 def test_a_single_call_is_refused_since_none_could_be_held_out() -> None:
-    with pytest.raises(ConfigError, match="at least two calls"):
+    with pytest.raises(ConfigError, match="give at least two calls"):
         calibrate_cachequant(FLUX.build(), flux_calls(STEPS, 1), "int8")
 
 

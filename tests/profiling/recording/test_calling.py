@@ -1,45 +1,25 @@
-"""Prompts become calls, and every second call is held out."""
+"""Prompts become calls, and calls have a hash."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import pytest
 import torch
 from PIL import Image
 from searches.flux_calls import FLUX, flux_calls
 
-from diffcache.profiling.recording.calling import Call, calls_hash, calls_of, hold_out
-from diffcache.schedulers.errors import ConfigError
-
-
-def seeds(call: Call) -> Any:
-    given = call["generator"]
-    return [one.initial_seed() for one in given] if isinstance(given, list) else given.initial_seed()
+from diffcache.profiling.recording.calling import calls_hash, calls_of
 
 
 def test_each_prompt_is_a_call_with_a_seed_of_its_own() -> None:
     calls = calls_of(["a", "b"], seed=7, height=64)
-    assert [(call["prompt"], seeds(call), call["height"]) for call in calls] == [("a", 7, 64), ("b", 8, 64)]
+    found = [(call["prompt"], call["generator"].initial_seed(), call["height"]) for call in calls]
+    assert found == [("a", 7, 64), ("b", 8, 64)]
 
 
 def test_a_whole_call_keeps_its_own_arguments() -> None:
     generator = torch.Generator().manual_seed(3)
     (call,) = calls_of([{"class_labels": [1], "generator": generator}], height=64)
     assert call == {"class_labels": [1], "generator": generator, "height": 64}
-
-
-def test_batches_do_not_change_prompts_and_seeds() -> None:
-    calls = calls_of(["a", "b", "c"], seed=7, batch=2)
-    assert [(call["prompt"], seeds(call)) for call in calls] == [(["a", "b"], [7, 8]), (["c"], [9])]
-
-
-def test_every_second_call_is_held_out() -> None:
-    calls = calls_of(["a", "b", "c"])
-    assert hold_out(calls) == (calls[::2], calls[1::2])
-    with pytest.raises(ConfigError, match="give at least two calls"):
-        hold_out(calls[:1])
 
 
 def test_the_hash_of_calls_follows_from_what_they_are_given() -> None:

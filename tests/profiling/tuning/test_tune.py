@@ -228,6 +228,11 @@ def test_tune_refuses_a_text_no_prompts_and_a_denoiser() -> None:
         tune("black-forest-labs/FLUX.1-dev", ["a", "b", "c"], speedup=2)
 
 
+def test_tune_refuses_what_the_pipeline_takes_no_argument_for() -> None:
+    with pytest.raises(ConfigError, match="FluxPipeline takes no batch=: its arguments are prompt, "):
+        tune(FLUX.build(), ["a", "b", "c"], speedup=2, batch=4)
+
+
 def test_a_quality_that_no_reuse_keeps_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"no reuse keeps 99\.9 on 90% of the samples"):
         tune(FLUX.build(), flux_calls(4, 3), quality=99.9)
