@@ -4,12 +4,12 @@ A name may go on after the testbed's ("dit_hold"). What an older file did not re
 """
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from diffcache.evals.testbeds import splits
+from diffcache.schedulers.whole_files import written_whole
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 
@@ -59,6 +59,6 @@ def write_json(path: Path, data: Any) -> Path:
 
 def write_text(path: Path, text: str) -> Path:
     """Writes the whole file or leaves what was there: a reader never sees half of it."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(text)
-    return partial.replace(path)
+    with written_whole(path) as part:
+        part.write_text(text)
+    return path

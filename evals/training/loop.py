@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from diffcache.evals.training.optim import Average, Optimiser
+from diffcache.schedulers.whole_files import written_whole
 
 
 @dataclass(frozen=True)
@@ -144,9 +145,8 @@ def _save(path: Path, model: nn.Module, optimiser: Optimiser, average: Average, 
         "count": average.count,
         "progress": vars(progress),
     }
-    part = path.with_suffix(".part")
-    torch.save(state, part)
-    part.replace(path)
+    with written_whole(path) as part:
+        torch.save(state, part)
 
 
 def _load(path: Path, model: nn.Module, optimiser: Optimiser, average: Average) -> Progress:

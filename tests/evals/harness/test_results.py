@@ -16,7 +16,7 @@ def test_results_are_read_as_they_were_written_testbeds_first(tmp_path: Path) ->
         write_result(result_path("toy", name, tmp_path), header(), {"rows": [name]})
     assert [*stored("toy", tmp_path)] == ["dit", "sd", "flux_hold"]
     assert read_result(tmp_path / "toy" / "sd.json")["rows"] == ["sd"]
-    assert [path.name for path in (tmp_path / "toy").iterdir() if path.name.startswith(".")] == []
+    assert {path.name for path in (tmp_path / "toy").iterdir()} == {"flux_hold.json", "sd.json", "dit.json"}
 
 
 def test_the_header_names_the_commit_the_device_and_versions(monkeypatch: pytest.MonkeyPatch) -> None:
