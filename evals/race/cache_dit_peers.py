@@ -12,7 +12,7 @@ from diffcache.evals.race.contender import (
     Options,
     Setup,
     Sweep,
-    spread,
+    even_mask,
     tick_counts,
     typed,
     whole_ticks,
@@ -87,7 +87,7 @@ def _mask(setup: Setup, kind: str, ticks: Any) -> tuple[int, ...]:
     if kind == "preset":
         return tuple(cache_dit.steps_mask(total_steps=setup.steps, mask_policy=ticks))
     if kind == "even":
-        return tuple(map(int, spread(ticks, setup.steps)))
+        return tuple(map(int, even_mask(ticks, setup.steps)))
     part = splits.PARTS["search"]
     call = zoo.sample_call(setup.testbed, part.seed, setup.steps, 1, part.prompts)
     found = frozen(zoo.load(setup.testbed), call, TrajectoryConfig(speedup=setup.steps / ticks))

@@ -101,7 +101,7 @@ def whole_ticks(steps: int, budgets: tuple[float, ...]) -> tuple[int, ...]:
     return tuple(sorted({int(steps / budget + 1e-9) for budget in budgets}))
 
 
-def spread(computed: int, steps: int) -> list[bool]:
+def even_mask(computed: int, steps: int) -> list[bool]:
     """Which ticks to compute: the warm-up, and the others evenly over the rest of the run; fewer than all."""
     warm_up = min(WARM_UP, computed)
     rest = computed - warm_up

@@ -18,7 +18,7 @@ from diffcache.evals.errors import EvaluationError
 from diffcache.evals.harness.rendering import Rendered, render
 from diffcache.evals.race import ours, track
 from diffcache.evals.race.again import measured_again
-from diffcache.evals.race.contender import Contender, Setup, Sweep, spread
+from diffcache.evals.race.contender import Contender, Setup, Sweep, even_mask
 from diffcache.evals.race.everybody import EVERYBODY
 from diffcache.evals.race.flops import counted_flops, counted_work, layer_costs
 from diffcache.evals.race.result import RaceResult
@@ -91,7 +91,7 @@ def test_counting_layers_gives_what_counting_operations_gives(testbed: str, name
 
 @pytest.mark.parametrize("computed", [5, 10, 25, 33, 49])
 def test_computed_ticks_are_spread(computed: int) -> None:
-    ticks = spread(computed, 50)
+    ticks = even_mask(computed, 50)
     assert sum(ticks) == computed
     assert all(ticks[:3])
     gaps = "".join("#" if tick else "-" for tick in ticks[3:]).split("#")
