@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Generator
 from zoo.denoiser_case import Kwargs, case, randn, rising, rotary, times, unit
-
-TEXT, WIDTH = 6, 16
+from zoo.shared_inputs import TEXT, WIDTH
 
 
 def ace_step(generator: Generator, batch: int) -> Kwargs:

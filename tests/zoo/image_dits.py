@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator
 from zoo.denoiser_case import Kwargs, case, randn, rising, rotary, times, train_steps, unit
-
-TEXT = 6
-WIDTH = 16
-HEADS: Kwargs = {"num_attention_heads": 2, "attention_head_dim": 8}
+from zoo.shared_inputs import HEADS, TEXT, WIDTH, mask
 
 
 def picture(generator: Generator, batch: int, size: int = 8, channels: int = 4, **more: Any) -> Kwargs:
@@ -22,11 +19,6 @@ def picture(generator: Generator, batch: int, size: int = 8, channels: int = 4, 
         "return_dict": False,
         **more,
     }
-
-
-def mask(batch: int, dtype: torch.dtype = torch.bool) -> Tensor:
-    """A text mask whose last token is padding."""
-    return (torch.arange(TEXT).expand(batch, -1) < TEXT - 1).to(dtype)
 
 
 def dit(generator: Generator, batch: int) -> Kwargs:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Generator
 from zoo.denoiser_case import Kwargs, case, grid_ids, randn, times
+from zoo.shared_inputs import TEXT, WIDTH
 
-TEXT, WIDTH = 6, 16
 LTX2: Kwargs = {
     "in_channels": 4,
     "out_channels": 4,

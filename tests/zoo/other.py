@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Generator, Tensor
 from zoo.denoiser_case import Kwargs, case, randn, rising, times, train_steps, unit
+from zoo.shared_inputs import TEXT, WIDTH
 
-TEXT, WIDTH = 6, 16
 PIPELINES = "pipelines.deprecated"
 
 

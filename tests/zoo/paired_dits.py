@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Generator
 from zoo.denoiser_case import Kwargs, case, randn, times, unit
-from zoo.image_dits import HEADS, TEXT, WIDTH, from_one, mask, picture, sizes
+from zoo.image_dits import from_one, picture, sizes
+from zoo.shared_inputs import HEADS, TEXT, WIDTH, mask
 
 
 def sd3(generator: Generator, batch: int) -> Kwargs:

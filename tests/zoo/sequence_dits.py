@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Generator
 from zoo.denoiser_case import Kwargs, case, randn, rising, times, unit
-from zoo.image_dits import TEXT, WIDTH, mask, masked, picture
+from zoo.image_dits import masked, picture
+from zoo.shared_inputs import TEXT, WIDTH, mask
 
 
 def from_zero(generator: Generator, batch: int) -> Kwargs:

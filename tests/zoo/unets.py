@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Generator
 from zoo.denoiser_case import Case, Inputs, Kwargs, case, randn, times, train_steps, unit
+from zoo.shared_inputs import TEXT, WIDTH
 
-TEXT = 6
-WIDTH = 16
 NOW = torch.tensor(999)  # pipelines pass the noise scheduler's own scalar
 CHANNELS = (8, 16, 16)
 UNET: Kwargs = {"sample_size": 8, "block_out_channels": CHANNELS, "layers_per_block": 2, "norm_num_groups": 4}

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 from zoo.denoiser_case import Kwargs, case, randn, times, unit
-from zoo.unets import TEXT, UNET, WIDTH, text, unet
+from zoo.shared_inputs import TEXT, WIDTH
+from zoo.unets import UNET, text, unet
 
 
 def film(generator: Generator, batch: int, **more: Any) -> Kwargs:

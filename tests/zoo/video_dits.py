@@ -5,36 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator
 from zoo.denoiser_case import Kwargs, case, randn, rotary, times
-
-TEXT = 6
-WIDTH = 16
-HEADS: Kwargs = {"num_attention_heads": 2, "attention_head_dim": 8}
+from zoo.shared_inputs import HEADS, TEXT, WIDTH, clip, mask
 
 WIDE_HEADS: Kwargs = {"num_attention_heads": 2, "attention_head_dim": 16}
 
 
-def clip(
-    generator: Generator, batch: int, channels: int = 4, frames: int = 2, size: int = 4, **more: Any
-) -> Kwargs:
-    """A latent clip (batch, channels, frames, size, size) beside six tokens of text."""
-    return {
-        "hidden_states": randn(generator, batch, channels, frames, size, size),
-        "timestep": times(batch, 1000.0),
-        "encoder_hidden_states": randn(generator, batch, TEXT, WIDTH),
-        "return_dict": False,
-        **more,
-    }
-
-
-def mask(batch: int, dtype: torch.dtype = torch.long) -> Tensor:
-    """A text mask whose last token is padding."""
-    return (torch.arange(TEXT).expand(batch, -1) < TEXT - 1).to(dtype)
-
-
 def masked(generator: Generator, batch: int) -> Kwargs:
-    return clip(generator, batch, encoder_attention_mask=mask(batch))
+    return clip(generator, batch, encoder_attention_mask=mask(batch, torch.long))
 
 
 def frames_first(generator: Generator, batch: int, channels: int = 4, **more: Any) -> Kwargs:
@@ -62,7 +41,7 @@ def hunyuan15(generator: Generator, batch: int) -> Kwargs:
         generator,
         batch,
         channels=9,
-        encoder_attention_mask=mask(batch),
+        encoder_attention_mask=mask(batch, torch.long),
         encoder_hidden_states_2=randn(generator, batch, 4, WIDTH),
         encoder_attention_mask_2=torch.ones(batch, 4, dtype=torch.long),
         image_embeds=randn(generator, batch, 3, WIDTH),
@@ -89,7 +68,9 @@ def easy_animate(generator: Generator, batch: int) -> Kwargs:
 
 def motif(generator: Generator, batch: int) -> Kwargs:
     picture = randn(generator, batch, 3, WIDTH)
-    return clip(generator, batch, channels=9, encoder_attention_mask=mask(batch), image_embeds=picture)
+    return clip(
+        generator, batch, channels=9, encoder_attention_mask=mask(batch, torch.long), image_embeds=picture
+    )
 
 
 COGVIDEOX: Kwargs = {
@@ -161,9 +142,7 @@ CASES = [
             "time_embed_dim": 4,
             "max_sequence_length": TEXT,
         },
-        lambda generator, batch: (
-            masked(generator, batch) | {"encoder_attention_mask": mask(batch, torch.bool)}
-        ),
+        lambda generator, batch: masked(generator, batch) | {"encoder_attention_mask": mask(batch)},
         notes="pairs; the last block passes the text on unchanged",
     ),
     case(

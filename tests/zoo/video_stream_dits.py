@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Generator
 from zoo.denoiser_case import Kwargs, case, like, randn, rotary, times
-from zoo.video_dits import HEADS, TEXT, WIDE_HEADS, WIDTH, clip, mask, masked
+from zoo.shared_inputs import HEADS, TEXT, WIDTH, clip, mask
+from zoo.video_dits import WIDE_HEADS, masked
 
 
 def allegro(generator: Generator, batch: int) -> Kwargs:
@@ -27,7 +28,7 @@ def ltx(generator: Generator, batch: int) -> Kwargs:
         batch,
         hidden_states=randn(generator, batch, 8, 4),
         timestep=torch.full((batch, 8), 1000.0),
-        encoder_attention_mask=mask(batch),
+        encoder_attention_mask=mask(batch, torch.long),
         num_frames=2,
         height=2,
         width=2,
@@ -76,7 +77,7 @@ def sana_wm(generator: Generator, batch: int) -> Kwargs:
         batch,
         timestep=torch.full((batch, 1, 2), 1000.0),
         encoder_hidden_states=randn(generator, batch, 1, TEXT, WIDTH),
-        mask=mask(batch),
+        mask=mask(batch, torch.long),
         camera_conditions=torch.cat([pose, lens], dim=-1),
         chunk_plucker=randn(generator, batch, 6, 2, 4, 4),
     )

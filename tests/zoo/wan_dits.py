@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 from zoo.denoiser_case import Kwargs, case, randn, times
+from zoo.shared_inputs import TEXT, WIDTH, clip
 
-TEXT, WIDTH, CHANNELS = 6, 16, 16
+CHANNELS = 16
 WAN: Kwargs = {
     "num_attention_heads": 2,
     "attention_head_dim": 12,
@@ -23,35 +24,29 @@ WAN: Kwargs = {
 IMAGE: Kwargs = {"in_channels": 36, "image_dim": WIDTH, "added_kv_proj_dim": 24}
 
 
-def clip(generator: Generator, batch: int, channels: int = CHANNELS, frames: int = 2, **more: Any) -> Kwargs:
+def wan_clip(generator: Generator, batch: int, channels: int = CHANNELS, **more: Any) -> Kwargs:
     """A latent clip of 4 x 4 pixels beside six tokens of text."""
-    return {
-        "hidden_states": randn(generator, batch, channels, frames, 4, 4),
-        "timestep": times(batch, 1000.0),
-        "encoder_hidden_states": randn(generator, batch, TEXT, WIDTH),
-        "return_dict": False,
-        **more,
-    }
+    return clip(generator, batch, channels, **more)
 
 
 def image_to_video(generator: Generator, batch: int) -> Kwargs:
     """Latent, mask and picture are one argument of 16 + 4 + 16 channels."""
-    return clip(generator, batch, 36, encoder_hidden_states_image=randn(generator, batch, 4, WIDTH))
+    return wan_clip(generator, batch, 36, encoder_hidden_states_image=randn(generator, batch, 4, WIDTH))
 
 
 def per_token(generator: Generator, batch: int) -> Kwargs:
-    return clip(generator, batch, timestep=torch.full((batch, 8), 1000.0))
+    return wan_clip(generator, batch, timestep=torch.full((batch, 8), 1000.0))
 
 
 def vace(generator: Generator, batch: int) -> Kwargs:
     control = randn(generator, batch, 24, 2, 4, 4)
-    return clip(
+    return wan_clip(
         generator, batch, control_hidden_states=control, control_hidden_states_scale=torch.tensor([1.0, 0.5])
     )
 
 
 def animate(generator: Generator, batch: int) -> Kwargs:
-    return clip(
+    return wan_clip(
         generator,
         batch,
         36,
@@ -88,14 +83,14 @@ def animate2(generator: Generator, batch: int) -> Kwargs:
 def diffusion_forcing(generator: Generator, batch: int) -> Kwargs:
     """Each frame has its own time."""
     time = torch.full((batch, 2), 1000.0)
-    return clip(generator, batch, timestep=time, enable_diffusion_forcing=True)
+    return wan_clip(generator, batch, timestep=time, enable_diffusion_forcing=True)
 
 
 def any_flow(generator: Generator, batch: int) -> Kwargs:
     """Frames before channels; time and target time per frame."""
     video = randn(generator, batch, 2, CHANNELS, 4, 4)
     time = torch.full((batch, 2), 1000.0)
-    return clip(
+    return wan_clip(
         generator, batch, hidden_states=video, timestep=time, r_timestep=torch.full((batch, 2), 800.0)
     )
 
@@ -122,7 +117,7 @@ def sample_only(value: Any) -> list[Tensor]:
 
 def helios(generator: Generator, batch: int) -> Kwargs:
     """The latent chunk follows three histories of growing coarseness."""
-    return clip(
+    return wan_clip(
         generator,
         batch,
         indices_hidden_states=torch.arange(7, 9).expand(batch, -1),
@@ -138,7 +133,7 @@ def helios(generator: Generator, batch: int) -> Kwargs:
 ANY_FLOW: Kwargs = {**WAN, "attention_head_dim": 16}
 
 CASES = [
-    case("WanTransformer3DModel", WAN, clip, notes="single stream with cross-attention"),
+    case("WanTransformer3DModel", WAN, wan_clip, notes="single stream with cross-attention"),
     case(
         "WanTransformer3DModel",
         {**WAN, **IMAGE},
@@ -188,7 +183,7 @@ CASES = [
         notes="lists; reads a key/value cache; keeps masks on the instance; one block is skipped without text",
     ),
     case("ChronoEditTransformer3DModel", {**WAN, **IMAGE}, image_to_video, notes="36 channels in, 16 out"),
-    case("SkyReelsV2Transformer3DModel", WAN, clip, notes="single stream with cross-attention"),
+    case("SkyReelsV2Transformer3DModel", WAN, wan_clip, notes="single stream with cross-attention"),
     case(
         "SkyReelsV2Transformer3DModel",
         {**WAN, "num_frame_per_block": 2},
