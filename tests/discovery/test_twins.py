@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from support.flows import Block, blocks
+from support.flows import Block, Plain, WritesItsInput
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 from zoo.denoisers import CASES
@@ -62,18 +62,11 @@ def followed(net: nn.Module, inputs: dict[str, Any] = INPUTS) -> int:
     return number
 
 
-class Chain(nn.Module):
+class Chain(Plain):
     """Six blocks of one kind, one after another."""
 
-    def __init__(self, kind: type[nn.Module] = Block, number: int = 6) -> None:
-        super().__init__()
-        self.blocks = blocks(kind, *(2.0**i for i in range(number)))
-
-    def forward(self, x: Tensor, t: Tensor) -> Tensor:
-        h = 2 * x
-        for block in self.blocks:
-            h = block(h, t)
-        return h + 100
+    def __init__(self, kind: type[nn.Module] = Block) -> None:
+        super().__init__(kind, [2.0**i for i in range(6)])
 
 
 class ByAttribute(Block):
@@ -100,13 +93,6 @@ class Remembers(Block):
     def forward(self, h: Tensor, t: Tensor) -> Tensor:
         self.kept.append(self.weight * t)
         return h + self.kept[-1]
-
-
-class Writes(Block):
-    """Writes to its input."""
-
-    def forward(self, h: Tensor, t: Tensor) -> Tensor:
-        return h.add_(self.weight * t)
 
 
 class Counts(Block):
@@ -279,7 +265,7 @@ class EvolvesFirst(Chain):
         (EvolvesFirst(Counts), 4),
         (SetsStates(), 0),
         (Chain(), 5),
-        (Chain(Writes), 5),
+        (Chain(WritesItsInput), 5),
         (Chain(Counts), 5),
         (of_attributes(), 4),
         (of_shared_weights(), 5),

@@ -7,6 +7,7 @@ nothing is rounded, and the expectations of `test_data_flow.py` are sums that ca
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -32,9 +33,9 @@ def blocks(kind: type[nn.Module], *weights: float) -> nn.ModuleList:
 class Plain(nn.Module):
     """x -> 2x -> blocks -> + 100."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[nn.Module] = Block, weights: Sequence[float] = (1, 2, 4)) -> None:
         super().__init__()
-        self.blocks = blocks(Block, 1, 2, 4)
+        self.blocks = blocks(kind, *weights)
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         h = 2 * x
@@ -156,18 +157,11 @@ class WritesItsInput(Block):
         return h.add_(self.weight * t)
 
 
-class InPlace(nn.Module):
+class InPlace(Plain):
     """Blocks that write into the stream that they are given; the first one into its own memory only."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.blocks = blocks(WritesItsInput, 1, 2)
-
-    def forward(self, x: Tensor, t: Tensor) -> Tensor:
-        h = 2 * x
-        for block in self.blocks:
-            h = block(h, t)
-        return h + 100
+        super().__init__(WritesItsInput, (1, 2))
 
 
 class WritesItsOutput(Block):
