@@ -1,7 +1,5 @@
 """Evaluations: interrupted or split over processes they give the same figures, and nothing partial looks whole."""
 
-import base64
-import io
 import json
 import os
 import re
@@ -14,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
+from support.data_uris import frames
 
 from diffcache import ScheduleError, accelerate, report
 from diffcache.command.main import main
@@ -47,7 +45,7 @@ def test_an_evaluation_and_its_page(model: str, tmp_path: Path) -> None:
     assert f"{result['fidelity_and_alignment']['psnr']['median']:.1f} dB" in page
     if model == "wan":
         encoded = re.findall(r"data:image/png;base64,([^\"]+)", page)[0]
-        assert _frames(encoded) == 9
+        assert frames(encoded) == 9
 
 
 def test_a_verb_that_is_asked_for_few_samples_gives_no_distance(tmp_path: Path) -> None:
@@ -142,11 +140,6 @@ def test_a_method_that_was_refused_does_not_bind_the_folder(tmp_path: Path) -> N
     (out / FULL / "batches" / "000000.json").unlink()
     (out / CACHED / "batches" / "000000.json").unlink()
     assert evaluate(asked("even", steps=5), out) is not None
-
-
-def _frames(encoded: str) -> int:
-    with Image.open(io.BytesIO(base64.b64decode(encoded))) as image:
-        return int(image.n_frames)
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -1,13 +1,11 @@
 """The page of an evaluation."""
 
-import base64
-import io
 import re
 from typing import Any
 
 import pytest
 import torch
-from PIL import Image
+from support.data_uris import frames
 
 from diffcache.evals.harness.results import result_path
 from diffcache.evals.race.plot import LOOKS, PACKAGES, few, lines
@@ -52,9 +50,4 @@ def test_what_is_big_is_shown_with_loss(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(inline, "LOSSLESS", film.numel() - 1)
     kind, encoded = data_uri(film).split(",")
     assert kind == "data:image/webp;base64"
-    assert _frames(encoded) == 3
-
-
-def _frames(encoded: str) -> int:
-    with Image.open(io.BytesIO(base64.b64decode(encoded))) as image:
-        return int(image.n_frames)
+    assert frames(encoded) == 3
