@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from diffcache.host.argument_lists import ArgumentLists
 
 
@@ -20,5 +22,11 @@ def test_lists_and_dicts_hold_again_what_they_held() -> None:
     assert kwargs["nested"]["inner"] is inner  # type: ignore[index]
 
 
-def test_without_any_there_is_nothing_to_put_back() -> None:
-    ArgumentLists((("x", (1, 2)), {"y": None})).put_back()
+def test_other_objects_stay_as_the_call_left_them() -> None:
+    cache, kwargs = OrderedDict(k=1), {"y": None}
+    given = ArgumentLists((("x", (1, cache)), kwargs))
+    cache["k"] = 2
+    kwargs["z"] = None
+    given.put_back()
+    assert cache == {"k": 2}
+    assert kwargs == {"y": None}
