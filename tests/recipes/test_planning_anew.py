@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from searches.flux_calls import flux_calls
+from support.searches.flux_calls import flux_calls
 from zoo.pipelines import CASES, with_noise_scheduler
 
 from diffcache import CacheConfig, Schedule, accelerate, report

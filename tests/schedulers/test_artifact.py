@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from searches.flux_calls import FLUX
+from support.searches.flux_calls import FLUX
 
 from diffcache import CacheConfig, EasyCacheConfig, Schedule, UniformConfig, accelerate, report
 from diffcache.schedulers.artifact import JSON_NAME, TENSORS_NAME

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from searches.flux_calls import FLUX, flux_calls
 from support.harness import reference
+from support.searches.flux_calls import FLUX, flux_calls
 from torchao.quantization import IntxWeightOnlyConfig, PerGroup
 
 from diffcache import Schedule, UniformConfig, accelerate, report, restore

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from searches.flux_calls import FLUX, flux_calls
-from searches.recordings import curve_of
 from support.harness import dressed
+from support.searches.flux_calls import FLUX, flux_calls
+from support.searches.recordings import curve_of
 from zoo.pipelines import CASES
 
 from diffcache import accelerate

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from searches.flux_calls import FLUX, flux_calls
+from support.searches.flux_calls import FLUX, flux_calls
 from torch import Tensor
 from zoo.pipelines import CASES
 

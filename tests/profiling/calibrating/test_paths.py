@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from searches.flux_calls import FLUX, flux_calls
+from support.searches.flux_calls import FLUX, flux_calls
 
 from diffcache import accelerate, report
 from diffcache.profiling.calibrating.dpcache import calibrate_dpcache, costs_of

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from searches.flux_calls import FLUX, flux_calls
 from support.harness import reference
+from support.searches.flux_calls import FLUX, flux_calls
 from zoo.pipelines import CASES
 
 from diffcache import Schedule, accelerate, report

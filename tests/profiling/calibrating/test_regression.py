@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from searches.flux_calls import FLUX, flux_calls
+from support.searches.flux_calls import FLUX, flux_calls
 
 from diffcache import UniformConfig, accelerate, report
 from diffcache.engine.observers import observed

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from searches.flux_calls import FLUX, flux_calls
 from support.harness import reference
+from support.searches.flux_calls import FLUX, flux_calls
 from torch import Tensor
 
 from diffcache.profiling.calibrating.teacache import calibrate_teacache

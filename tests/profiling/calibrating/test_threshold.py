@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from searches.flux_calls import FLUX, flux_calls
+from support.searches.flux_calls import FLUX, flux_calls
 
 from diffcache import accelerate, report
 from diffcache.profiling.calibrating.threshold import calibrate_threshold

@@ -1,11 +1,11 @@
-"""What `test_processes.py` runs in one process and in two: a short evolution and a short training."""
+"""What `test_shared_renders.py` runs in one process and in two: a short evolution and a short training."""
 
 import sys
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from searches.flux_calls import FLUX, flux_calls
+from support.searches.flux_calls import FLUX, flux_calls
 
 from diffcache.profiling.recording.processes import is_first, place
 from diffcache.profiling.recording.record import record

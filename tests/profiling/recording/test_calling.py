@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from PIL import Image
-from searches.flux_calls import FLUX, flux_calls
+from support.searches.flux_calls import FLUX, flux_calls
 
 from diffcache.profiling.recording.calling import calls_hash, calls_of
 

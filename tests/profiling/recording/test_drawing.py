@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from searches.flux_calls import FLUX, flux_calls
+from support.searches.flux_calls import FLUX, flux_calls
 
 from diffcache.profiling.recording.drawing import draw
 from diffcache.profiling.recording.record import record

@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 import torch
-from searches.flux_calls import FLUX, flux_calls
+from support.searches.flux_calls import FLUX, flux_calls
 
 from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.profiling.recording.pictures import relative_errors

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from searches.flux_calls import FLUX, flux_calls
 from support.features import denoiser, lora
+from support.searches.flux_calls import FLUX, flux_calls
 
 from diffcache import accelerate, tune
 from diffcache.evals.testbeds import zoo

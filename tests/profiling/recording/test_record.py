@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from diffusers import FlowMatchHeunDiscreteScheduler
-from searches.flux_calls import FLUX, flux_calls
-from searches.recordings import same
+from support.searches.flux_calls import FLUX, flux_calls
+from support.searches.recordings import same
 from support.toys import by_embeds, toy_pipeline
 from zoo.pipelines import CASES
 

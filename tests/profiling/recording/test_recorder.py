@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from searches.flux_calls import FLUX
+from support.searches.flux_calls import FLUX
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from searches.flux_calls import FLUX, flux_calls
-from searches.recordings import same
 from support.harness import reference
+from support.searches.flux_calls import FLUX, flux_calls
+from support.searches.recordings import same
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, report

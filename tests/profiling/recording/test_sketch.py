@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from searches.flux_calls import FLUX, flux_calls
+from support.searches.flux_calls import FLUX, flux_calls
 
 from diffcache.profiling.recording.record import record, recorded
 from diffcache.profiling.recording.sketch import SIZE, sketched

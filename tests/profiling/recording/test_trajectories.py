@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from searches.flux_calls import FLUX, flux_calls
+from support.searches.flux_calls import FLUX, flux_calls
 from torch import Tensor
 from zoo.pipelines import CASES
 

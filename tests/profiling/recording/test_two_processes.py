@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from searches.flux_calls import FLUX, flux_calls
+from support.searches.flux_calls import FLUX, flux_calls
 
 from diffcache.profiling.recording.record import record
 from diffcache.profiling.recording.recording import Recording

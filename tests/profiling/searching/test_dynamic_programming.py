@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from searches.flux_calls import FLUX
-from searches.recordings import drift_by_distance
-from searches.spaces import STEPS, made_up_space, recorded_space
+from support.searches.flux_calls import FLUX
+from support.searches.recordings import drift_by_distance
+from support.searches.spaces import STEPS, made_up_space, recorded_space
 
 from diffcache import accelerate, report
 from diffcache.prediction.predictors import DEGREE

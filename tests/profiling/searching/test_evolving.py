@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from searches.spaces import STEPS, calls, recorded_space
+from support.searches.spaces import STEPS, calls, recorded_space
 from torch import Tensor
 
 from diffcache.profiling.searching.evolving import Budget, EvolutionSettings, evolve

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from searches.flux_calls import FLUX
-from searches.recordings import drift_by_distance
-from searches.spaces import STEPS, calls, made_up_space, recorded_space
+from support.searches.flux_calls import FLUX
+from support.searches.recordings import drift_by_distance
+from support.searches.spaces import STEPS, calls, made_up_space, recorded_space
 
 from diffcache import Schedule, accelerate, report
 from diffcache.profiling.searching.evolving import Budget, EvolutionSettings, evolve

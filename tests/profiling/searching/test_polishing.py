@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from searches.spaces import calls, recorded_space
+from support.searches.spaces import calls, recorded_space
 
 from diffcache.profiling.searching.polishing import polished
 from diffcache.profiling.searching.scoring import Scorer

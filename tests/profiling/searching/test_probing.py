@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from searches.spaces import calls, recorded_space
+from support.searches.spaces import calls, recorded_space
 
 from diffcache.prediction.predictors import DEGREE
 from diffcache.profiling.recording.full_runs import FullRuns

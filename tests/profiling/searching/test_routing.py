@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from searches.flux_calls import FLUX, flux_calls
+from support.searches.flux_calls import FLUX, flux_calls
 from zoo.pipelines import CASES
 
 from diffcache import Schedule, accelerate, report, restore

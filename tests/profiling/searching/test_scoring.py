@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from searches.spaces import STEPS, calls, recorded_space
+from support.searches.spaces import STEPS, calls, recorded_space
 
 from diffcache.profiling.searching.scoring import Scorer
 from diffcache.schedulers.search.seeds import every

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from searches.recordings import curve_of, drift_by_distance
-from searches.spaces import made_up_space, recorded_space
+from support.searches.recordings import curve_of, drift_by_distance
+from support.searches.spaces import made_up_space, recorded_space
 
 from diffcache.profiling.recording.recording import RecordedSite, Recording
 from diffcache.profiling.searching.space import EXTRAPOLATE, HOLD, Space

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from searches.flux_calls import FLUX, flux_calls
+from support.searches.flux_calls import FLUX, flux_calls
 
 from diffcache import tune
 from diffcache.profiling.recording.full_runs import FullRuns

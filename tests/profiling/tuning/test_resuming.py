@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from searches.flux_calls import FLUX, flux_calls
+from support.searches.flux_calls import FLUX, flux_calls
 
 from diffcache import tune
 from diffcache.profiling.tuning import searched

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from searches.toy import drift_of
-from searches.walks import drifts
+from support.searches.toy import drift_of
+from support.searches.walks import drifts
 
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.search.bac import adaptive_caching, bubbling_union, volatility

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from searches.walks import drifts
+from support.searches.walks import drifts
 
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.search.cachequant import dps

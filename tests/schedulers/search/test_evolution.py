@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from searches.toy import Toy, evolved
+from support.searches.toy import Toy, evolved
 from torch import Tensor
 
 from diffcache.schedulers.errors import ConfigError, ScheduleError
@@ -84,7 +84,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from searches.toy import Toy
+from support.searches.toy import Toy
 from diffcache.schedulers.search.evolution import Evolution
 
 toy, path = Toy(), Path(sys.argv[1])

@@ -7,7 +7,7 @@ from threading import Barrier, Thread
 
 import pytest
 import torch
-from searches.toy import Toy, ToyDenoiser
+from support.searches.toy import Toy, ToyDenoiser
 from torch import Tensor
 
 from diffcache.schedulers.errors import ConfigError, ScheduleError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from searches.walks import drifts, error_of, every_table
+from support.searches.walks import drifts, error_of, every_table
 
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.search.bac import adaptive_caching

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from searches.toy import Toy
+from support.searches.toy import Toy
 
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.search.router import Gates, Router, within_budget

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 import pytest
-from searches.toy import Toy, evolved
+from support.searches.toy import Toy, evolved
 
 from diffcache.schedulers.search.evolution import Evolution
 from diffcache.schedulers.search.pareto import hypervolume

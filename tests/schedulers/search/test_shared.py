@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from searches.walks import drifts, error_of, every_table
+from support.searches.walks import drifts, error_of, every_table
 
 from diffcache.schedulers.search.shared import shared
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from searches.toy import Toy, evolved
+from support.searches.toy import Toy, evolved
 
 from diffcache.schedulers.search.evolution import Evolution
 from diffcache.schedulers.search.surrogate import ErrorModel

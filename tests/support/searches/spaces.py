@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from searches.flux_calls import FLUX, flux_calls
-from searches.recordings import curve_of
+from support.searches.flux_calls import FLUX, flux_calls
+from support.searches.recordings import curve_of
 from torch import Tensor
 
 from diffcache.profiling.recording.record import record

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import combinations, pairwise
 
 import torch
-from searches.toy import drift_of
+from support.searches.toy import drift_of
 from torch import Tensor
 
 from diffcache.schedulers.search.drift import staleness
