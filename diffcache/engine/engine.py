@@ -61,6 +61,7 @@ class Progress:
         lost: several samples are stepped one after another at each step (panoramas), or a step of a hand-written loop was
             begun again: ticks cannot be told apart, and everything is computed.
         hand_written: the loop is: guidance passes are told apart by tensors that stay the same objects, else by their order.
+        shows_steps: the noise scheduler's steps are observed.
         unsure: nothing has told yet that this is the loop. Calls may come before it, which keep the keys and values of reference pictures.
     """
 
@@ -70,6 +71,7 @@ class Progress:
     over: bool = False
     lost: bool = False
     hand_written: bool = False
+    shows_steps: bool = True
     unsure: bool = False
 
 
@@ -207,6 +209,8 @@ class Engine:
         for branch in self.branches.known:
             branch.empty()
         self.decider.forget()
+        if self.returned is not None:
+            self.returned = []
         if self.rebuilt_pass is not None:
             self.rebuilt_pass.clear()
         if self.step_hindsight is not None:

@@ -27,6 +27,7 @@ class LoopScope(Scope):
         num_steps: how many ticks it has.
         levels: what is known of each; empty where nothing is.
         noise_scheduler: that the loop steps with; None where unknown.
+        shows_steps: its steps are observed.
     """
 
     hides = False
@@ -39,6 +40,7 @@ class LoopScope(Scope):
         levels: Sequence[Level] = (),
         noise_scheduler: Any = None,
         *,
+        shows_steps: bool = True,
         facts: Mapping[str, NetworkFacts] | None = None,
         make_engine: MakeEngine = Engine,
     ) -> None:
@@ -54,6 +56,7 @@ class LoopScope(Scope):
         self.first = first_of(noise_scheduler, num_steps)
         self.asked = getattr(noise_scheduler, "num_inference_steps", None)
         self._noise_scheduler = noise_scheduler
+        self._shows_steps = shows_steps and noise_scheduler is not None
         self._called_before_begin = False
         self._closed = False
 
@@ -78,6 +81,7 @@ class LoopScope(Scope):
             )
             run = self.begin_run(timetable, hand_written=True)
             run.progress.lost = again and self.num_steps > 1
+            run.progress.shows_steps = self._shows_steps
         run.begin_tick(i)
 
     def checked(self, i: Any) -> int:

@@ -89,7 +89,7 @@ class ScaleWatch:
         self._is_doubled = is_doubled
         self._asked = 0  # passes of which the scale was asked
         self._later: list[Tensor] = []
-        engine.returned = []
+        engine.returned = [] if engine.progress.shows_steps else None
 
     def stepping(self, call: StepCall | None) -> float | None:
         """A scale that a step shows, and the method is to choose with; None where it goes on as before.

@@ -31,7 +31,7 @@ def components_of(pipeline: Any) -> dict[str, Any]:
 
     parts = dict(pipeline.components)
     for name in pipeline.config:
-        part = None if name in parts or name.startswith("_") else getattr(pipeline, name, None)
+        part = vars(pipeline).get(name)  # getattr would warn of what is an option and no part
         if isinstance(part, (nn.Module, SchedulerMixin)):
             parts[name] = part
     return {name: part for name, part in parts.items() if part is not None}

@@ -132,7 +132,9 @@ class Server:
             chosen.most_ticks(
                 replace(facts_of({"denoiser": self._denoiser}, "denoiser"), num_ticks=num_steps)
             )
-        scope = LoopScope(chosen, {}, num_steps, levels, noise_scheduler, make_engine=_engine)
+        scope = LoopScope(
+            chosen, {}, num_steps, levels, noise_scheduler, shows_steps=False, make_engine=_engine
+        )
         with self._lock:
             self._expire()
             name = self._free_name() if name is None else name

@@ -82,7 +82,7 @@ def test_what_is_no_plain_guidance_shows_nothing() -> None:
 @pytest.mark.parametrize(("apart", "is_told"), [(1.0, True), (0.05, False)])
 def test_passes_that_differ_by_little_more_than_rounding_show_no_change(apart: float, is_told: bool) -> None:
     one, other = passes()
-    engine = SimpleNamespace(returned=None)
+    engine = SimpleNamespace(returned=None, progress=SimpleNamespace(shows_steps=True))
     watch = ScaleWatch(engine, None, RunFacts("Net", guidance=Guidance(3.0)), False)  # type: ignore[arg-type]
     for scale in (3.0, 1.0):
         engine.returned = [one, torch.lerp(one, other, apart)]
@@ -97,14 +97,19 @@ def loop(
     steps: Any = None,
     batched: bool = False,
     sampler: bool = False,
+    is_named: bool = False,
     lean: float = 0.2,
 ) -> Any:
-    """A hand-written loop of Net with plain guidance, whose scale may depend on the step; its report."""
+    """A hand-written loop of Net with plain guidance, whose scale may depend on the step; its report.
+
+    With a sampler of its own it gives the noise levels, or names the noise scheduler although it does not step with it.
+    """
     net = accelerate(Net(lean).eval(), config)
     noise_scheduler = steps or FlowMatchEulerDiscreteScheduler()
     noise_scheduler.set_timesteps(STEPS)
     times, sigmas = noise_scheduler.timesteps, [1 - i / STEPS for i in range(STEPS + 1)]
-    known = {"sigmas": sigmas[:-1]} if sampler else {"noise_scheduler": noise_scheduler}
+    gives_levels = sampler and not is_named
+    known = {"sigmas": sigmas[:-1]} if gives_levels else {"noise_scheduler": noise_scheduler}
     on, off = torch.ones(SHAPE[0]), torch.zeros(SHAPE[0])
     sample = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0))
     with torch.no_grad(), denoising_run(net, STEPS, **known) as run:
@@ -216,26 +221,25 @@ def test_a_sampler_of_its_own_shows_that_there_is_one_pass_and_no_scale() -> Non
     assert scale_in(loop(config, 5.0, sampler=True, batched=True)) is None
 
 
+@pytest.mark.parametrize("is_named", [True, False])
 @pytest.mark.parametrize("scale", [1.0, 5.0])
 def test_where_no_step_is_seen_nothing_is_kept_of_what_passes_return(
-    scale: float, monkeypatch: pytest.MonkeyPatch
+    scale: float, is_named: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at: dict[str, list[bool]] = {"asked": [], "untold": []}
+    at: dict[str, list[bool]] = {"first": [], "later": []}
     forward = Net.forward
 
     def looking(self: Net, *args: Tensor) -> Tensor:
         scope = innermost()
         run = scope.run if scope is not None else None
         for engine in run.engines.values() if run is not None else ():
-            at["asked" if run is not None and run.tick == 0 else "untold"].append(engine.returned is not None)
+            at["first" if run is not None and run.tick == 0 else "later"].append(engine.returned is not None)
         return forward(self, *args)
 
     monkeypatch.setattr(Net, "forward", looking)
-    loop(TrajectoryConfig(speedup=3), scale, sampler=True)
-    assert at["asked"]
-    assert all(at["asked"])
-    assert at["untold"]
-    assert not any(at["untold"])
+    loop(TrajectoryConfig(speedup=3), scale, sampler=True, is_named=is_named)
+    assert {*at["first"]} == {is_named}  # a named one may still step
+    assert {*at["later"]} == {False}
 
 
 def test_what_the_report_says_of_the_plan_is_said_once() -> None:

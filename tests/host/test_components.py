@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import diffusers
@@ -13,7 +14,7 @@ from transformers import CLIPTextConfig, CLIPTextModel
 from zoo.denoisers import CASES
 from zoo.pipelines import CASES as PIPELINES
 
-from diffcache import TargetError, accelerate, denoising_run, plan, report
+from diffcache import TargetError, accelerate, denoising_run, plan, report, restore
 from diffcache.host import components
 
 
@@ -167,3 +168,15 @@ def test_a_noise_scheduler_that_may_be_left_out_is_observed() -> None:
     accelerate(pipe, "uniform", interval=2)
     assert torch.equal(pipe(by_embeds()), expected)
     assert report(pipe).computed_ticks == [0, 2, 4, 6, 7]
+
+
+@pytest.mark.parametrize("name", ["StableDiffusionPipeline", "WanPipeline", "Flux2KleinPipeline"])
+def test_nothing_warns_of_what_a_pipeline_keeps_in_its_config(name: str) -> None:
+    case = PIPELINES[name]
+    pipe = case.build()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        accelerate(pipe, "uniform", interval=2)
+        plan(pipe, **case.call(0, 2))
+        case.render(pipe, steps=2)
+        restore(pipe)

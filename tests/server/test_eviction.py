@@ -112,6 +112,22 @@ def test_the_bound_is_kept_between_calls(gentle: tuple[str, ...]) -> None:
     assert stats.hit_rate > 0
 
 
+@pytest.mark.parametrize("method", ["trajectory", "even"])
+def test_a_request_holds_as_much_beside_others_as_alone(method: str) -> None:
+    def held(count: int) -> list[int]:
+        denoiser = Waves()
+        with serving(denoiser) as server:
+            asked = [Job(method, (("speedup", 2.0),), steps=12, seed=seed) for seed in range(count)]
+            clients = [Client.of(server, job) for job in asked]
+            found = []
+            for _ in range(4):
+                step_all(server, denoiser, clients)
+                found.append(server.stats().cached_bytes // count)
+        return found
+
+    assert held(6) == held(1)
+
+
 def test_without_room_for_all_some_keep_their_caches_and_all_get_their_turn() -> None:
     denoiser = Waves()
     with serving(denoiser, max_cache_bytes=4 * FEATURE, eviction=()) as server:
