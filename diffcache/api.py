@@ -195,6 +195,9 @@ def restore(target: Target) -> Target:
     """Removes everything that `accelerate` attached; a target that is not accelerated is returned as it is.
 
     Weights that it quantised are put back where `keep_original` was passed; else they stay quantised, which is logged.
+
+    Raises:
+        TargetError: it is a denoiser that is being served.
     """
     attach.detach(target)
     for module in modules_of(target):
@@ -383,6 +386,10 @@ def _aimed(
             f"speedup= goes alone or with the methods {' and '.join(WITH_SPEEDUP)}, and quality= goes alone: leave the others out."
         )
     if speedup is not None:
+        if options.get("threshold"):
+            logger.warning(
+                "threshold= is not looked at beside speedup=, which says how much is computed: leave one of them out."
+            )
         return WITH_SPEEDUP[config or TrajectoryConfig.name].of(speedup=speedup, **options)
     if "prompts" not in options:
         raise ConfigError(

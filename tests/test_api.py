@@ -238,3 +238,11 @@ def test_a_language_model_whose_decoder_has_other_layers_is_refused(model: str) 
     config = AutoConfig.for_model(model, n_embd=8, hidden_size=8, n_head=2, n_layer=1, vocab_size=32)
     with pytest.raises(TargetError, match="no language model of a known family"):
         accelerate(AutoModelForCausalLM.from_config(config))
+
+
+def test_a_threshold_beside_a_speedup_is_told_not_to_count(caplog: pytest.LogCaptureFixture) -> None:
+    pipe = accelerate(pipeline(), speedup=2)
+    assert not caplog.messages
+    accelerate(pipe, speedup=2, threshold=0.1)
+    (told,) = caplog.messages
+    assert told.startswith("threshold= is not looked at beside speedup=")

@@ -24,6 +24,7 @@ from diffcache.hooks.attachments import (
     is_paused,
     kept,
     own_attachment,
+    refuse_in_use,
     register,
     release,
     swapped,
@@ -65,9 +66,10 @@ def attach(
         components: names of the pipeline's denoisers that are cached; None for all.
 
     Raises:
-        TargetError: there is no denoiser, it is cached by somebody else, or its class cannot be swapped.
+        TargetError: there is no denoiser, it is cached by somebody else or being served, or its class cannot be swapped.
         ScheduleError: the method was made for other denoisers.
     """
+    refuse_in_use(key_of(target))
     denoisers = denoisers_of(target, components)
     config.check(each_uncompiled(denoisers))
     pipeline = None if isinstance(target, nn.Module) else target
@@ -120,7 +122,11 @@ def detach(target: Any) -> None:
     """Removes what is attached to a target, of whatever kind. What nobody else needs gets its own class back.
 
     So do the modules inside the target that nobody needs: a pipeline that was collected while it was accelerated could not give them theirs.
+
+    Raises:
+        TargetError: it is a denoiser that is being served.
     """
+    refuse_in_use(key_of(target))
     forget(key_of(target))
     networks = [target] if isinstance(target, nn.Module) else networks_of(target).values()
     release(module for network in networks for module in network.modules() if is_swapped(module))

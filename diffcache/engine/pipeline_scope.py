@@ -23,12 +23,14 @@ from diffcache.noise_schedulers.respacing import respace
 from diffcache.noise_schedulers.timetable import timetable_of
 from diffcache.schedulers.guidance import UNTOLD, Guidance
 
-REPLACED = (
-    "a callback has replaced the latents before step {tick}: nothing is reused there, or corrected later"
-)
+REPLACED = "a callback has replaced the latents before {steps}: nothing is reused there, or corrected later"
+REPLACED_ON = "a callback replaces the latents at every step: from step {step} on that counts as a part of the loop, and reuse goes on"
 
 PART_OF_LOOP = 3
 """Latents that callbacks replace at so many steps in a row are replaced at all of them."""
+
+NAMED = 4
+"""So many steps are named in a note; of others it has the number."""
 
 
 class PipelineScope(Scope):
@@ -63,8 +65,8 @@ class PipelineScope(Scope):
         self._knows_its_loop = not noise_schedulers
         self._last_index: int | None = None
         self._scales_seen: dict[str, float] = {}
-        # The newest tick before which callbacks have replaced the latents, and at how many in a row.
-        self._replaced, self._in_a_row = -1, 0
+        self._replaced: list[int] = []  # ticks of this run before which callbacks have replaced the latents
+        self._forgotten: list[int] = []  # those of them at which everything was forgotten
 
     def observes(self, noise_scheduler: object) -> bool:
         """Those of the pipeline, and no copies that it has made of them."""
@@ -110,14 +112,18 @@ class PipelineScope(Scope):
 
         Callbacks that do so at `PART_OF_LOOP` steps in a row are taken for a part of the loop, as the blending of an inpainting pipeline is.
         """
-        if self.run is None or self.run.progress.over:
+        if self.run is None or self.run.progress.over or self.run.tick in self._replaced[-1:]:
             return
-        tick, before = self.run.tick, self._replaced
-        if before == tick:
-            return
-        self._replaced, self._in_a_row = tick, self._in_a_row + 1 if before == tick - 1 else 1
-        if self._in_a_row < PART_OF_LOOP:
-            self.run.forget(REPLACED.format(tick=tick))
+        tick, notes = self.run.tick, self.run.record.notes
+        self._replaced.append(tick)
+        if self._replaced[-PART_OF_LOOP:] != [*range(tick + 1 - PART_OF_LOOP, tick + 1)]:
+            self.run.forget()
+            before, self._forgotten = self._forgotten, [*self._forgotten, tick]
+            if before:
+                notes.remove(_replaced_before(before))
+            notes.append(_replaced_before(self._forgotten))
+        elif not any(note.startswith(REPLACED_ON.partition("{")[0]) for note in notes):
+            notes.append(REPLACED_ON.format(step=tick))
 
     def run_of(self, call: Call) -> Run:
         """Most pipelines hand the denoiser their timestep as it is, a view into the noise scheduler's list."""
@@ -158,7 +164,7 @@ class PipelineScope(Scope):
         self._scales_seen = guidance
 
     def _begin(self) -> Run:
-        self._last_index, self._replaced = None, -1
+        self._last_index, self._replaced, self._forgotten = None, [], []
         if self.guidance.scale is None:
             self.guidance = replace(self.guidance, scale=guidance_scale_during(self.pipeline))
         ticks = getattr(self.pipeline, "num_timesteps", None)
@@ -166,3 +172,10 @@ class PipelineScope(Scope):
         run = self.begin_run(timetable_of(self.active, ticks, self.influence, end), hand_written=False)
         run.progress.unsure = not self._knows_its_loop
         return run
+
+
+def _replaced_before(ticks: Sequence[int]) -> str:
+    """The note on latents that callbacks have replaced before these ticks."""
+    named, more = ", ".join(map(str, ticks[:NAMED])), len(ticks) - NAMED
+    steps = f"step {named}" if len(ticks) == 1 else f"steps {named}"
+    return REPLACED.format(steps=f"{steps} and {more} more" if more > 0 else steps)

@@ -185,9 +185,8 @@ class Run:
         self.record.observed = True
         self._drop_idle()
 
-    def forget(self, why: str) -> None:
-        """Drops what is stored, and notes why: the tick that comes is computed."""
-        self.record.notes.append(why)
+    def forget(self) -> None:
+        """Drops what is stored: the tick that comes is computed."""
         for engine in self.engines.values():
             engine.forget()
 

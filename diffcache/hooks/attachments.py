@@ -29,6 +29,11 @@ class Attachment(ABC):
     config: Any
     swapped: "WeakSet[Any]" = field(default_factory=WeakSet)
 
+    @property
+    def in_use(self) -> str | None:
+        """Why nobody else may replace or remove it now; None where they may."""
+        return None
+
     @abstractmethod
     def report(self) -> Any:
         """The report of the target's last call; an empty one before the first."""
@@ -67,6 +72,17 @@ def users_of(thing: object) -> list[Attachment]:
         return []
     with _lock:
         return [attachment for attachment in _attachments.values() if thing in attachment.swapped]
+
+
+def refuse_in_use(target: object) -> None:
+    """Refuses to change what is attached to a target that is in use.
+
+    Raises:
+        TargetError: it is; the sentence says what ends that.
+    """
+    attachment = own_attachment(target)
+    if attachment is not None and attachment.in_use is not None:
+        raise TargetError(f"this {type(target).__name__} {attachment.in_use}.")
 
 
 def register(target: object, attachment: Attachment) -> None:

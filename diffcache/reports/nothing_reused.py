@@ -24,7 +24,8 @@ def why_nothing_was_reused(
     """
     num_ticks = 1 + max(tick for tick, _ in calls)
     noise = next((record.fresh_noise for record in records if record.fresh_noise is not None), None)
-    asked = _what_computed(num_ticks, options, noise)
+    is_asked = all(call.reason is None for _, call in calls)
+    asked = _what_computed(num_ticks, options, noise, is_asked=is_asked)
     reasons: dict[str, set[int]] = {}
     for tick, call in [of for of in calls if of[1].cached] or calls:
         reasons.setdefault(call.reason or asked, set()).add(tick)
@@ -57,11 +58,14 @@ def counted(reason: str, ticks: Collection[int]) -> str:
     return f"{reason} ({len(ticks)} {'tick' if len(ticks) == 1 else 'ticks'})"
 
 
-def _what_computed(num_ticks: int, options: Mapping[str, Any], noise: FreshNoise | None) -> str:
-    """Why calls were computed that no guard made compute."""
+def _what_computed(
+    num_ticks: int, options: Mapping[str, Any], noise: FreshNoise | None, *, is_asked: bool
+) -> str:
+    """Why calls were computed that no guard made compute; `is_asked`: all calls are such."""
     threshold, speedup = options.get("threshold"), options.get("speedup")
     if speedup is not None:
-        return f"speedup={speedup:g} leaves nothing to reuse in {num_ticks} ticks"
+        left = "leaves nothing to reuse in" if is_asked else "computes some of"
+        return f"speedup={speedup:g} {left} {num_ticks} ticks"
     if noise is not None and "threshold" in options:
         return noise.advice
     if threshold is not None:

@@ -15,7 +15,6 @@ from torch import nn
 
 from diffcache.api import method_for
 from diffcache.attach.attach import swap_in_all
-from diffcache.attach.attachment import key_of
 from diffcache.attach.loop_checks import noise_levels, number_of_steps
 from diffcache.attach.requirements import facts_of
 from diffcache.config import CacheConfig
@@ -25,7 +24,7 @@ from diffcache.engine.engine import Engine, Progress
 from diffcache.engine.loop_scope import LoopScope
 from diffcache.engine.runs import served_by_identity
 from diffcache.engine.scopes import entered
-from diffcache.hooks.attachments import Attachment, own_attachment
+from diffcache.hooks.attachments import Attachment
 from diffcache.host.compiled import uncompiled
 from diffcache.host.network_facts import facts_of_networks
 from diffcache.host.parallel import Agreement, agreement_of
@@ -223,10 +222,6 @@ class Server:
     def _check_open(self) -> None:
         if self._is_over:
             raise TargetError("this server is over: use it inside its with block.")
-        if own_attachment(key_of(self._denoiser)) is not self._attachment:
-            raise TargetError(
-                "this denoiser is not served any more: do not accelerate or restore it meanwhile."
-            )
 
     def _method(
         self, config: Any, speedup: float | None, rows: Any, options: dict[str, Any]

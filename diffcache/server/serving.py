@@ -29,6 +29,10 @@ from diffcache.server.server import Limits, Server
 class _Serving(Attachment):
     """What `serving` attached to a denoiser."""
 
+    @property
+    def in_use(self) -> str:
+        return "is being served: leave its `with serving(...)` block first"
+
     def report(self) -> RunReport:
         raise TargetError("this denoiser is being served: each request has a report() of its own.")
 

@@ -195,6 +195,20 @@ def test_one_server_at_a_time() -> None:
         pass
 
 
+def test_nobody_takes_a_denoiser_away_from_its_server() -> None:
+    denoiser, x = Waves(), torch.randn(1, 4, 16)
+    with serving(denoiser) as server, torch.no_grad():
+        request = server.request(4, config="uniform", interval=2)
+        for take_away in (accelerate, restore):
+            with pytest.raises(TargetError, match="is being served: leave"):
+                take_away(denoiser)
+        for step in range(4):
+            with server.batch([(request, step)]):
+                denoiser(x, torch.ones(1))
+        assert len(request.report().computed_ticks) < 4
+    restore(accelerate(denoiser))
+
+
 def test_what_is_wrong_is_said() -> None:
     denoiser, x, t = Waves(), torch.randn(2, 4, 16), torch.ones(2)
     for wrong in ({"max_cache_bytes": 0}, {"timeout": -1}, {"eviction": "host"}, {"shared": "ids"}):
