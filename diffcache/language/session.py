@@ -1,13 +1,13 @@
 """Session: the cached state of one run, and the model calls that go through it."""
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from diffcache.host.compiled import is_compiled
+from diffcache.host.compiled import is_compiled, uncompiled
 from diffcache.language.backbones.base import Net, outside_inference_mode
 from diffcache.language.cache import Rows, TokenKVCache, rows_of
 from diffcache.language.recipes.base import LanguageConfig
@@ -107,11 +107,12 @@ class Session:
         real: bool [b, C], False at padding; C is the longest that the text may become.
 
     Raises:
-        TargetError: a method that looks into layers, and a model whose parts are not known; a text longer than what
-            the model attends.
+        TargetError: a model in training mode; a method that looks into layers, and a model whose parts are not known; a text
+            longer than what the model attends.
     """
 
     def __init__(self, net: Net, config: LanguageConfig, real: Tensor) -> None:
+        check_mode(net.model)
         self.net = net
         self.config = config
         self.report = LanguageReport.of_run(config.name, config.options(), net, len(real))
@@ -207,6 +208,20 @@ class Session:
         if shift:
             rows = rows | pad(canvas.candidates[:, 1:], (0, 1))
         return rows
+
+
+def check_mode(model: Any) -> None:
+    """Checks that the model's calls do not each drop something else.
+
+    Raises:
+        TargetError: it is in training mode.
+    """
+    own = uncompiled(model)
+    if own.training:
+        raise TargetError(
+            f"{type(own).__name__} is in training mode, where each call may drop something else and nothing can be reused: call "
+            "model.eval() first."
+        )
 
 
 def check_padding(real: Tensor | None, block: int) -> None:

@@ -10,7 +10,7 @@ from diffcache.language.backbones.families import backbone_of
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.recipes.none import NoneConfig
 from diffcache.language.sampler.canvas import Canvas
-from diffcache.language.session import Session
+from diffcache.language.session import Session, check_mode
 from diffcache.schedulers.errors import TargetError
 
 _LENGTH = 100  # shows windows and blocks of up to half as many tokens; no multiple of a usual block
@@ -26,10 +26,11 @@ def verify(model: Any, config: LanguageConfig) -> None:
     A few calls of 100 tokens, one text of two padded on the left, in which any mask shows that the net does not have.
 
     Raises:
-        TargetError: a causal model; one in training mode with dropout; one that computes something, or masks attention in a
+        TargetError: a causal model; one in training mode; one that computes something, or masks attention in a
             way, that the net does not know of.
     """
     net = backbone_of(model)
+    check_mode(model)
     checked = net.parts() if config.looks_into_layers else net
     tokens = _texts(net, _LENGTH)
     if net.block_attention is None and not _sees_ahead(net, tokens[:1]):
@@ -42,10 +43,6 @@ def verify(model: Any, config: LanguageConfig) -> None:
     padded[0, : 2 * (net.block_attention or 7)] = False
     if _agree(net, checked, tokens, whole) and _agree(net, checked, tokens, padded):
         return
-    if model.training:
-        raise TargetError(
-            f"{type(model).__name__} is in training mode, and drops something else at each call: call model.eval() first."
-        )
     short = _texts(net, _SHORT)
     if net.block_attention is None and _agree(net, checked, short, torch.ones_like(short, dtype=torch.bool)):
         raise TargetError(

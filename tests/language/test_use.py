@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from language.tiny import EOS, MASK, pipeline, texts, tiny_llama
+from language.tiny import EOS, MASK, VOCABULARY, pipeline, texts, tiny_llama
 
 from diffcache import (
     ConfigError,
@@ -21,6 +21,7 @@ from diffcache import (
     paused,
     report,
     restore,
+    stream,
 )
 from diffcache.language.cache import TokenKVCache
 from diffcache.language.recipes.base import LanguageConfig
@@ -155,6 +156,15 @@ def test_a_run_that_raised_leaves_the_next_one_as_it_was() -> None:
         ({"gen_length": 8, "guidance": 1.0}, "generate has no option 'guidance'; its options are gen_length"),
         ({"input_ids": torch.ones(5, dtype=torch.int64)}, r"input_ids must be tokens \[b, P\]"),
         ({"input_ids": torch.ones(1, 5)}, r"input_ids must be tokens \[b, P\]"),
+        (
+            {"input_ids": torch.tensor([[4, 5, 40]])},
+            "hold the token 40, which is not in the vocabulary of 40",
+        ),
+        (
+            {"input_ids": torch.tensor([[4, -1, 5]])},
+            "hold the token -1, which is not in the vocabulary of 40",
+        ),
+        ({"gen_length": 8, "callback": 7}, "callback=7: give a function"),
         ({"attention_mask": torch.ones(1, 9)}, "mask of the prompts alone"),
         ({"attention_mask": torch.tensor([[1, 1, 1, 1, 0]])}, "pad on the left"),
         ({"attention_mask": torch.tensor([[0, 1, 0, 1, 1]]).bool()}, "pad on the left"),
@@ -164,6 +174,47 @@ def test_a_run_that_raised_leaves_the_next_one_as_it_was() -> None:
 def test_wrong_options_of_generate(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         generate(tiny_llama(), **{"input_ids": texts(1, 5), **options})
+
+
+def test_a_callback_that_is_none_is_refused_before_the_model_is_called() -> None:
+    model = accelerate(tiny_llama(), "dkv-decode")
+    for asked in (generate, lambda *args, **options: next(stream(*args, **options))):
+        with pytest.raises(ConfigError, match="callback='count': give a function"):
+            asked(model, texts(1, 5), callback="count")
+    assert report(model).calls == 0
+
+
+@pytest.mark.parametrize("stranger", [-3, VOCABULARY], ids=["below", "above"])
+def test_a_callback_cannot_write_what_is_not_in_the_vocabulary(stranger: int) -> None:
+    with pytest.raises(ConfigError, match=f"the callback returned the token {stranger}, which is not in"):
+        generate(
+            tiny_llama(),
+            texts(1, 5),
+            gen_length=4,
+            callback=lambda _, tokens: tokens.index_fill(1, torch.tensor([6]), stranger),
+        )
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["plain", "compiled"])
+def test_a_model_in_training_mode_is_not_cached(wrapped: bool) -> None:
+    model, prompts = tiny_llama(attention_dropout=0.5), texts(1, 5)
+    with pytest.raises(TargetError, match=r"in training mode, .* call model\.eval\(\) first"):
+        accelerate(model.train(), "dkv-decode")
+    accelerate(model.eval(), "dkv-decode")
+    written = generate(model, prompts, gen_length=8).sequences
+    model.train()
+    with pytest.raises(TargetError, match=r"in training mode, .* call model\.eval\(\) first"):
+        generate(torch.compile(model, backend="eager") if wrapped else model, prompts, gen_length=8)
+    with paused(model):  # nothing is reused here
+        generate(model, prompts, gen_length=8)
+    assert torch.equal(generate(model.eval(), prompts, gen_length=8).sequences, written)
+
+
+def test_a_pipeline_whose_model_is_in_training_mode_is_not_cached() -> None:
+    pipe = accelerate(pipeline(), "fast-dllm-dual")
+    pipe.model.train()
+    with pytest.raises(TargetError, match=r"call model\.eval\(\) first"):
+        pipe(input_ids=texts(1, 5), gen_length=8, mask_token_id=MASK, eos_token_id=EOS)
 
 
 def test_a_missing_mask_token() -> None:

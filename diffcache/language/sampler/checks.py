@@ -33,7 +33,8 @@ def check_prompts(net: Net, input_ids: Tensor, attention_mask: Tensor | None) ->
     """Checks that the prompts are a batch of tokens that the model can continue.
 
     Raises:
-        ConfigError: they are no tokens [b, P], or too few; the mask has another shape, or leaves a gap before the answer.
+        ConfigError: they are no tokens [b, P], too few, or not in the vocabulary; the mask has another shape, or leaves a gap
+            before the answer.
     """
     for name, tensor in (("input_ids", input_ids), ("attention_mask", attention_mask)):
         is_left_out = tensor is None and name == "attention_mask"
@@ -61,13 +62,26 @@ def check_prompts(net: Net, input_ids: Tensor, attention_mask: Tensor | None) ->
         raise ConfigError(
             f"{type(net.model).__name__} predicts each token from the one before it: give prompts of one token at least."
         )
+    if (stranger := _outside(input_ids, net.vocabulary)) is not None:
+        raise ConfigError(
+            f"input_ids hold the token {stranger}, which is not in the vocabulary of {net.vocabulary} tokens: pass those of the "
+            "model's own tokenizer."
+        )
 
 
-def check_edit(edited: Tensor, tokens: Tensor) -> None:
+def check_callback(callback: Any) -> None:
+    """Refuses what cannot be called after each model call, with ConfigError."""
+    if callback is not None and not callable(callback):
+        raise ConfigError(
+            f"callback={callback!r}: give a function of the call's number and the tokens, which returns tokens or None."
+        )
+
+
+def check_edit(edited: Tensor, tokens: Tensor, vocabulary: int) -> None:
     """Checks that what a callback returned can replace `tokens` [b, S].
 
     Raises:
-        ConfigError: these are no tokens, or of another shape.
+        ConfigError: these are no tokens of the vocabulary, or of another shape.
     """
     if not isinstance(edited, Tensor) or edited.shape != tokens.shape or edited.is_floating_point():
         found = (
@@ -76,6 +90,19 @@ def check_edit(edited: Tensor, tokens: Tensor) -> None:
         raise ConfigError(
             f"the callback returned {found}: return all tokens, {tokens.dtype} {list(tokens.shape)}, or None."
         )
+    if (stranger := _outside(edited, vocabulary)) is not None:
+        raise ConfigError(
+            f"the callback returned the token {stranger}, which is not in the vocabulary of {vocabulary} tokens: return tokens of the "
+            "model, or None."
+        )
+
+
+def _outside(tokens: Tensor, vocabulary: int) -> int | None:
+    """A token [b, S] that is not in a vocabulary of so many; None where all are."""
+    if not tokens.numel():
+        return None
+    least, most = torch.stack(tokens.aminmax()).tolist()
+    return next((int(token) for token in (least, most) if not 0 <= token < vocabulary), None)
 
 
 def mask_id_of(model: Any, given: int | None) -> int:

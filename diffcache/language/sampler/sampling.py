@@ -32,6 +32,7 @@ from diffcache.language.backbones.families import backbone_of
 from diffcache.language.sampler.blocks import blocks_of, calls_of, parts_of
 from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.sampler.checks import (
+    check_callback,
     check_edit,
     check_mask,
     check_prompts,
@@ -101,10 +102,12 @@ def generate(
         **options: of `DecodeOptions`: gen_length, block_length, steps, threshold, temperature, remasking, seed and so on.
 
     Raises:
-        ConfigError: prompts that are no batch of tokens; options that are out of range or exclude each other; a model
-            without mask token.
-        TargetError: a model of no known family, or a model call that says nothing about what may be written.
+        ConfigError: prompts that are no batch of the model's tokens; options that are out of range or exclude each other; a
+            callback that is none, or returns something else than the model's tokens; a model without mask token.
+        TargetError: a model of no known family; an accelerated one in training mode; a model call that says nothing about what
+            may be written.
     """
+    check_callback(callback)
     run = _Run.of(model, input_ids, attention_mask, options)
     for _ in _calls(run, callback, progress):
         pass
@@ -121,6 +124,7 @@ def stream(
     **options: Any,
 ) -> Generator[Step, None, Generation]:
     """`generate` call by call: yields a `Step` after each, and returns the `Generation`."""
+    check_callback(callback)
     run = _Run.of(model, input_ids, attention_mask, options)
     for written in _calls(run, callback, progress):
         yield _shown(run, written)
@@ -141,6 +145,7 @@ class _Run:
         writer: writes them.
         eos: tokens that end a text.
         length: positions of a text, prompt included.
+        vocabulary: number of tokens that the model knows.
     """
 
     @classmethod
@@ -159,6 +164,7 @@ class _Run:
         self.asked = asked
         self.eos = ids_of(model, "eos_token_id", asked.eos_token_id).to(device)
         self.length = prompts.shape[1] + asked.gen_length
+        self.vocabulary = net.vocabulary
         # The length of the blocks in which a model attends; None where it attends everything.
         own_blocks: int | None = net.block_attention
         block_length = own_blocks if asked.block_length is None else asked.block_length
@@ -239,7 +245,7 @@ def _calls(run: _Run, callback: Callback | None, progress: bool) -> Iterator[Ten
         for part in run.parts:
             for written in writer.write(part):
                 if callback is not None:
-                    _call_back(callback, writer)
+                    _call_back(callback, run)
                 if progress:
                     bar.update(int(written.sum()))
                 yield written
@@ -254,12 +260,12 @@ def _real(canvas: Canvas, attention_mask: Tensor | None) -> Tensor:
 
 
 @outside_inference_mode
-def _call_back(callback: Callback, writer: Writer) -> None:
-    tokens = writer.canvas.tokens
-    edited = callback(writer.canvas.step, tokens.clone())
+def _call_back(callback: Callback, run: _Run) -> None:
+    tokens = run.writer.canvas.tokens
+    edited = callback(run.writer.canvas.step, tokens.clone())
     if edited is not None:
-        check_edit(edited, tokens)
-        writer.replace(edited.to(tokens))
+        check_edit(edited, tokens, run.vocabulary)
+        run.writer.replace(edited.to(tokens))
 
 
 @outside_inference_mode
