@@ -54,7 +54,9 @@ class Costs:
 class LanguageReport:
     """The last run of an accelerated language model, counted while it runs; empty before the first. Sibling of `RunReport`.
 
-    Rows are summed over the texts of a batch.
+    Rows are summed over the texts of a batch. 'Without a cache' means what the method "none" does: every row in every layer, and
+    logits of the block that is written, which are all that the sampler reads. The model's own forward has logits of every row;
+    to leave these out is no merit of a cache, so they count in `plain_flops` alone.
 
     Attributes:
         method, options: what was attached.
@@ -65,6 +67,7 @@ class LanguageReport:
         calls: model calls; `full_calls`: those that computed every row in every layer.
         row_layers: rows times layers that were computed; `full_row_layers`: without a cache.
         flops, full_flops: operations, the method's own included, and without a cache.
+        plain_flops: operations of the model's own forward, as often called.
         kv_bytes_read: bytes of keys and values that attention read.
         probe_flops: those of `flops` that the method spent on deciding.
         row_layers_of: `row_layers` of each call.
@@ -82,6 +85,7 @@ class LanguageReport:
     full_row_layers: int = 0
     flops: int = 0
     full_flops: int = 0
+    plain_flops: int = 0
     kv_bytes_read: int = 0
     probe_flops: int = 0
     row_layers_of: list[int] = field(default_factory=list)
@@ -97,12 +101,17 @@ class LanguageReport:
         return cls(method, options, Costs.of(net), batch, 2 * net.kv_heads * net.head_dim * size)
 
     @contextmanager
-    def counting_call(self, length: int) -> Iterator[None]:
-        """What is counted inside belongs to one model call over texts of so many positions."""
+    def counting_call(self, length: int, predicted: int) -> Iterator[None]:
+        """What is counted inside belongs to one model call over texts of so many positions.
+
+        Args:
+            predicted: rows of each text whose logits are read, where every row is computed.
+        """
         self._length, self._full_layers = length, 0
         self.calls += 1
         self.full_row_layers += self.batch * length * self.costs.layers
-        self.full_flops += self.batch * self.costs.call(length, length, length)
+        self.full_flops += self.batch * self.costs.call(length, length, predicted)
+        self.plain_flops += self.batch * self.costs.call(length, length, length)
         self.row_layers_of.append(0)
         yield
         self.row_layers += self.row_layers_of[-1]

@@ -88,7 +88,7 @@ class PlainCaller:
             real = None if real is None else real[:, : canvas.shown]
             check_padding(real, block)
         length = tokens.shape[1]
-        with self.report.counting_call(length):
+        with self.report.counting_call(length, length):  # its own forward has logits of every row
             for _ in self.net.layers:
                 self.report.count_layer(length, length)
             logits = outside_inference_mode(self.net.call)(tokens, real, block)
@@ -153,7 +153,7 @@ class Session:
         if isinstance(rows, Tensor):
             rows = block_last(rows, text, self.net.token_shift)
         plain_length = canvas.length if canvas.attention_block is None else text.length
-        with self.report.counting_call(plain_length):
+        with self.report.counting_call(plain_length, len(canvas.block)):
             found = self.walk(text, rows, plan.full)
         self.report.cache_bytes = self.report.cache_bytes or self.cache.nbytes
         return found

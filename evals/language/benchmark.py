@@ -214,7 +214,7 @@ def accuracy(
         round(calls, 2),
         round(GEN_LENGTH / calls, 2),
         _ratio(reports, "row_layers", "full_row_layers"),
-        _ratio(reports, "full_flops", "flops"),
+        _ratio(reports, "plain_flops", "flops"),
         sum(told.kv_bytes_read for told in reports),
         max((told.cache_bytes for told in reports), default=0),
     )

@@ -125,8 +125,10 @@ def measure(way: str, method: str, setting: Any, seed: int, texts: int) -> Point
         model, prompts, gen_length=GEN_LENGTH, temperature=1.0, seed=seed, eos_early_stop=False, **WAYS[way]
     )
     right = tally.right_pages(written.sequences, tally.length_of(PROMPT_PAGES))
-    work = 1.0 if method == "plain" else report(model).compute_fraction
+    work = 1.0
     if method != "plain":
+        told = report(model)
+        work = told.flops / told.plain_flops
         restore(model)
     pages, exact = right.float().mean(), right.all(dim=1).float().mean()
     return Point(

@@ -46,7 +46,7 @@ def test_a_walk_is_one_call(kind: Any) -> None:
     net = backbone_of(tiny_llama())
     session = Session(net, kind(), torch.ones_like(canvas.tokens, dtype=torch.bool))
     session.cache.resize(canvas.length)
-    with session.report.counting_call(canvas.length):
+    with session.report.counting_call(canvas.length, 6):
         found, predicted = session.walk(canvas, slice(0, canvas.length), True)
     assert predicted == slice(9, canvas.length)
     torch.testing.assert_close(found, net.call(canvas.tokens, None, None)[:, 9:], atol=1e-4, rtol=0)

@@ -70,7 +70,8 @@ def test_rows_and_operations_are_those_of_the_closed_form(case: str) -> None:
     assert sum(told.row_layers_of) == told.row_layers
     assert told.full_row_layers == LENGTH * GEN * LAYERS
     costs = told.costs
-    assert told.full_flops == GEN * costs.call(LENGTH, LENGTH, LENGTH)
+    assert told.full_flops == GEN * costs.call(LENGTH, LENGTH, block)
+    assert told.plain_flops == GEN * costs.call(LENGTH, LENGTH, LENGTH)
     if case in ("none", "prefix", "dual", "vicinity", "dkv-prefill"):  # read whole blocks
         head = GEN * block * costs.head
         assert told.flops == told.row_layers * (costs.row + costs.pair * LENGTH) + head

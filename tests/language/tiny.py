@@ -83,7 +83,7 @@ class Walker:
         """Logits of all these rows."""
         canvas = Canvas.of_prompts(tokens, 0, MASK)
         canvas.enter(range(tokens.shape[1]) if isinstance(rows, Tensor) else range(rows.start, rows.stop))
-        with self.report.counting_call(self.cache.length):
+        with self.report.counting_call(self.cache.length, len(canvas.block)):
             return self.walk(canvas, rows, full=False)[0]
 
     def full(self, tokens: Tensor) -> Tensor:
