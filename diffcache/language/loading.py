@@ -1,6 +1,7 @@
 """load_language_model(): a checkpoint as a model that `accelerate` and `generate` take."""
 
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -45,9 +46,10 @@ def load_language_model(
         The model in evaluation mode, and its tokenizer; None where the checkpoint has none.
 
     Raises:
-        ConfigError: a `token_shift` or `block_attention` out of range.
-        TargetError: a path that is none; a configuration that names no class that transformers knows.
-        OSError, ValueError: of transformers, where files are missing or remote code is not trusted.
+        ConfigError: a `token_shift` or `block_attention` out of range; a `dtype` or `device` that there is not.
+        TargetError: a path where no model's configuration is, such as a pipeline's folder; a configuration that names no class
+            that transformers knows.
+        OSError, ValueError: of transformers, where weights are missing or remote code is not trusted.
     """
     if token_shift not in (None, 0, 1):
         raise ConfigError(f"token_shift={token_shift!r}: give 0 or 1.")
@@ -59,9 +61,10 @@ def load_language_model(
         raise TargetError(
             f"load_language_model takes a folder or the name of a repository on the hub, not {path!r}."
         )
+    _check_place(dtype, device)
     hub = {name: options[name] for name in _HUB if name in options}
     with transformers_4():
-        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code, **hub)
+        config = _configuration(path, trust_remote_code, hub)
         remote = {"trust_remote_code": True} if getattr(config, "auto_map", None) else {}
         model = _loader(config).from_pretrained(path, config=config, dtype=dtype, **remote, **options)
         tokenizer = _tokenizer(path, trust_remote_code, hub)
@@ -75,6 +78,35 @@ def load_language_model(
     if tokenizer is not None and token_shift is None:
         probe_token_shift(model, tokenizer)
     return model, tokenizer
+
+
+def _check_place(dtype: Any, device: Any) -> None:
+    """Refuses a precision or a device that there is not, before anything is read."""
+    known = isinstance(getattr(torch, dtype, None) if isinstance(dtype, str) else dtype, torch.dtype)
+    if not known and not isinstance(dtype, dict) and dtype not in ("auto", None):
+        raise ConfigError(f'dtype={dtype!r}: give "auto", or one of PyTorch\'s, such as "bfloat16".')
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ConfigError(
+            f'device={device!r} is not here ({str(error).splitlines()[0]}): give one that PyTorch has, such as "cpu".'
+        ) from error
+
+
+def _configuration(path: str | PathLike[str], trust_remote_code: bool, hub: dict[str, Any]) -> Any:
+    try:
+        return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code, **hub)
+    except (OSError, ValueError) as error:
+        if "trust_remote_code" in str(error):
+            raise
+        if (Path(path) / "model_index.json").is_file():
+            raise TargetError(
+                f"{str(path)!r} is a pipeline of Diffusers: load it with DiffusionPipeline.from_pretrained, and give it to accelerate."
+            ) from error
+        raise TargetError(
+            f"no language model can be read from {str(path)!r} ({str(error).splitlines()[0]}): give a folder that has its "
+            "config.json, or the name of a repository on the hub."
+        ) from error
 
 
 def _loader(config: Any) -> Any:

@@ -216,7 +216,36 @@ def test_remote_code_is_not_run_unasked(folder: Any) -> None:
         load_language_model(folder("llada"))
 
 
-@pytest.mark.parametrize("wrong", [{"block_attention": 0}, {"block_attention": -3}, {"token_shift": 5}])
-def test_what_no_model_has_is_refused_before_anything_is_read(wrong: dict[str, int]) -> None:
+WHERE_NOTHING_IS: dict[str, tuple[str, dict[str, str], str]] = {
+    "no folder": ("absent", {}, r"no language model can be read from '.*absent' \(.+\): give a folder"),
+    "an empty folder": ("here", {}, r"no language model can be read from '.*here' \(.+\): give a folder"),
+    "a file": ("here/notes.txt", {"notes.txt": "words"}, "no language model can be read from .*notes.txt"),
+    "a pipeline": ("here", {"model_index.json": "{}"}, r"a pipeline of Diffusers: load it with DiffusionPip"),
+    "an unknown kind": ("here", {"config.json": '{"model_type": "bird"}'}, "no language model can be read"),
+}
+
+
+@pytest.mark.parametrize("case", WHERE_NOTHING_IS)
+def test_where_no_model_is_one_sentence_says_what_to_give(case: str, tmp_path: Path) -> None:
+    path, files, sentence = WHERE_NOTHING_IS[case]
+    (tmp_path / "here").mkdir()
+    for name, text in files.items():
+        (tmp_path / "here" / name).write_text(text)
+    with pytest.raises(TargetError, match=sentence):
+        load_language_model(tmp_path / path)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"block_attention": 0},
+        {"block_attention": -3},
+        {"token_shift": 5},
+        {"device": "nope"},
+        {"device": 1.5},
+        {"dtype": "float3"},
+    ],
+)
+def test_what_no_model_has_is_refused_before_anything_is_read(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         load_language_model("nowhere", **wrong)
