@@ -158,7 +158,8 @@ def tune(
         ScheduleError: the folder belongs to another pipeline.
     """
     aim = Aim(speedup, quality, front, at_least)
-    _check(pipe, prompts, aim, engine, objective, folder, minutes)
+    _check_place(folder, seed)
+    _check(pipe, prompts, aim, engine, objective, minutes)
     calls = calls_of(prompts, seed, **call)
     for one in calls if is_pipeline(pipe) else ():
         check_call(pipe, one)
@@ -190,15 +191,17 @@ def tune(
     return found.method
 
 
-def _check(
-    pipe: Any,
-    prompts: Any,
-    aim: Aim,
-    engine: str,
-    objective: Any,
-    folder: str | Path | None,
-    minutes: float | None,
-) -> None:
+def _check_place(folder: Any, seed: Any) -> None:
+    """Refuses what names no folder, and what begins no random numbers."""
+    if folder is not None and not (isinstance(folder, (str, Path)) and str(folder)):
+        raise ConfigError(f"folder={folder!r}: give a folder's path, which is made if need be.")
+    if folder is not None and Path(folder).is_file():
+        raise ConfigError(f"folder={str(folder)!r} is a file: name a folder, which is made if need be.")
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+        raise ConfigError(f"seed={seed!r}: give a whole number, such as 0.")
+
+
+def _check(pipe: Any, prompts: Any, aim: Aim, engine: str, objective: Any, minutes: float | None) -> None:
     """Refuses arguments of `tune` that cannot be followed."""
     if not _are_prompts(prompts):
         raise ConfigError(
@@ -216,8 +219,6 @@ def _check(
         raise ConfigError(
             f"objective={objective!r}: give a function of pictures and full runs; names are for the command."
         )
-    if folder is not None and Path(folder).is_file():
-        raise ConfigError(f"folder={str(folder)!r} is a file: name a folder, which is made if need be.")
     if minutes is not None and not (is_number(minutes) and minutes > 0):
         raise ConfigError(f"minutes={minutes!r}: give a number above 0.")
     denoisers_of(target_of(pipe))

@@ -210,6 +210,11 @@ def test_a_quality_is_kept_on_every_sample_where_there_are_too_few_to_let_one_go
         ({"speedup": 2, "minutes": 0}, "minutes=0: give a number above 0"),
         ({"speedup": 2, "engine": "magic"}, "choose one of"),
         ({"speedup": 2, "folder": __file__}, "is a file: name a folder"),
+        ({"speedup": 2, "folder": 3}, "folder=3: give a folder's path"),
+        ({"speedup": 2, "folder": ""}, "folder='': give a folder's path"),
+        ({"speedup": 2, "seed": "x"}, "seed='x': give a whole number"),
+        ({"speedup": 2, "seed": 1.5}, "seed=1.5: give a whole number"),
+        ({"speedup": 2, "seed": None}, "seed=None: give a whole number"),
         ({"speedup": 2, "objective": "ssim"}, "give a function of pictures"),
     ],
 )
