@@ -1,5 +1,6 @@
 """A dry run: a target's own loop, gone through without computing its denoisers."""
 
+import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
@@ -22,7 +23,7 @@ from diffcache.engine.scopes import Scope, entered
 from diffcache.hooks.attachments import swapped
 from diffcache.hooks.class_swap import base_class
 from diffcache.hooks.watcher import unit_members
-from diffcache.host.compiled import each_uncompiled
+from diffcache.host.compiled import each_uncompiled, uncompiled
 from diffcache.host.components import (
     denoisers_of,
     noise_schedulers_of,
@@ -37,7 +38,7 @@ from diffcache.planning.footprint import FirstCallNeed, Footprint, held_by
 from diffcache.planning.meta_engine import MetaEngine
 from diffcache.planning.recorded_calls import RecordedCalls
 from diffcache.reports.records import RunRecord
-from diffcache.schedulers.errors import TargetError
+from diffcache.schedulers.errors import ConfigError, TargetError
 
 
 class Over(BaseException):
@@ -136,6 +137,7 @@ def dry_run(
 
     Raises:
         TargetError: there is no denoiser, it is cached by somebody else, or `num_steps` is missing.
+        ConfigError: a denoiser's forward does not take the arguments, or needs others.
     """
     denoisers = denoisers_of(target, components)
     facts = facts_of_networks(denoisers)
@@ -177,6 +179,7 @@ def _loop(net: nn.Module, config: CacheConfig, call: dict[str, Any]) -> DryRun:
         )
     num_steps = number_of_steps(call.pop("num_steps"), None, "plan")
     levels = noise_levels(call.pop("sigmas", None), num_steps, None)
+    _check_forward(net, call)
     shown = DryRun()
     scope = LoopScope(config, {"denoiser": net}, num_steps, levels, make_engine=shown.make_engine)
     with shown.inside(scope), torch.no_grad():
@@ -184,6 +187,19 @@ def _loop(net: nn.Module, config: CacheConfig, call: dict[str, Any]) -> DryRun:
             scope.begin_step(i)
             net(**call)
     return shown
+
+
+def _check_forward(net: nn.Module, call: Mapping[str, Any]) -> None:
+    """Refuses arguments with which a denoiser cannot be called."""
+    own = uncompiled(net)
+    signature = inspect.signature(own.forward)
+    try:
+        signature.bind(**call)
+    except TypeError as error:
+        raise ConfigError(
+            f"plan() calls the forward of {type(own).__name__} as your loop does ({error}): pass its arguments beside num_steps=, "
+            f"which are {', '.join(signature.parameters)}."
+        ) from error
 
 
 @contextmanager

@@ -214,6 +214,9 @@ def test_a_loop_of_ones_own_is_planned_from_one_call() -> None:
     assert told.foreseen.computed_ticks == [0, 3, 6]
     default = plan(net, num_steps=7, **seen)  # whose scale of guidance the first step tells
     assert (default.decided, default.foreseen.computed_ticks) == ("in", [*range(7)])
+    for wrong in ({}, {**seen, "prompt": "a fox"}):
+        with pytest.raises(ConfigError, match=r"as your loop does .*: pass its arguments beside num_steps="):
+            plan(net, num_steps=7, **wrong)
     with pytest.raises(TargetError, match="num_steps"):
         plan(net, **seen)
     for steps in (0, 2.5, True, None):
