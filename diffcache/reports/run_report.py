@@ -214,6 +214,7 @@ class RunReport:
             The path.
 
         Raises:
+            ConfigError: the path has another ending, or none.
             ImportError: a PNG is asked for and matplotlib is not installed; the message says how.
         """
         title = f"{self.method}: {self.compute_fraction:.0%} of the work computed"

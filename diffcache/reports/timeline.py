@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 
-from diffcache.schedulers.errors import from_extra
+from diffcache.schedulers.errors import ConfigError, from_extra
 
 KINDS = {
     "computed": ("#0b6e4f", 16),
@@ -86,9 +86,12 @@ def draw_timeline(title: str, num_ticks: int, rows: Mapping[str, Mapping[int, st
         num_ticks: length of the rows.
         rows: by label, what was done at each tick that was called: a key of KINDS.
         path: of the file; its folder is made if there is none.
+
+    Raises:
+        ConfigError: its ending is none of a picture.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".svg":
+        path.parent.mkdir(parents=True, exist_ok=True)
         drawn = timeline_svg(num_ticks, rows, title).replace(
             'fill="currentColor"', 'fill="#444" style="background:#fff"'
         )
@@ -102,6 +105,11 @@ def draw_timeline(title: str, num_ticks: int, rows: Mapping[str, Mapping[int, st
             f"{path.suffix} needs matplotlib: {from_extra('evals')}, or pass a path that ends in .svg."
         ) from error
 
+    if path.suffix.lower().removeprefix(".") not in Figure().canvas.get_supported_filetypes():
+        raise ConfigError(
+            f"{path.name!r} does not say what picture to draw: give a path that ends in .png or .svg."
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure = Figure(figsize=(max(6.0, 0.18 * num_ticks + 2), 1.3 + 0.4 * len(rows)), layout="constrained")
     axes = figure.add_subplot()
     for y, row in enumerate(rows.values()):

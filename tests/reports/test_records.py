@@ -4,6 +4,9 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
+from diffcache import ConfigError
 from diffcache.reports.records import Done, RunRecord
 from diffcache.reports.run_report import RunReport
 from diffcache.schedulers.schedule import Model
@@ -64,3 +67,22 @@ def test_a_report_is_saved_with_its_calls(tmp_path: Path) -> None:
         (0, "#", 20),
         (1, "#", 20),
     ]
+
+
+@pytest.mark.parametrize("ending", [".svg", ".png", ".PNG"])
+def test_a_report_is_drawn_by_its_paths_ending(ending: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    record = RunRecord(parameters={"net": 10})
+    noted(record, 0)
+    path = RunReport("uniform", {}, [record]).plot(tmp_path / "pictures" / f"run{ending}")
+    assert path.stat().st_size > 0
+
+
+@pytest.mark.parametrize("name", ["run.xyz", "run", "run."])
+def test_a_path_that_names_no_picture_is_refused_before_anything_is_written(
+    name: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(ConfigError, match=r"give a path that ends in \.png or \.svg"):
+        RunReport("uniform", {}, []).plot(tmp_path / "pictures" / name)
+    assert not (tmp_path / "pictures").exists()
