@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ class CausalWanPipeline(WanPipeline):  # type: ignore[misc]
         Keys and values are freed before the video is decoded.
 
         Raises:
-            ConfigError: no text holds at frame 0, or an option is wrong.
+            ConfigError: no text holds at frame 0, one would never hold, or an option is wrong.
         """
         _check_whole(num_frames=num_frames)
         if output_type not in OUTPUTS:
@@ -124,7 +125,7 @@ class CausalWanPipeline(WanPipeline):  # type: ignore[misc]
         prompt: str | list[str] | Mapping[int, str | list[str]],
         negative_prompt: str | list[str] | None = None,
         *,
-        latent_frames: int,
+        latent_frames: int | None = None,
         height: int = 480,
         width: int = 832,
         policy: RolloutPolicy | str = "deep-sink",
@@ -142,7 +143,7 @@ class CausalWanPipeline(WanPipeline):  # type: ignore[misc]
 
         Args:
             prompt, negative_prompt, height, width, policy: as for a call.
-            latent_frames: how many there are to be.
+            latent_frames: how many there are to be; it must be given.
             chunk_frames: latent frames of a chunk.
             timesteps: at which a chunk is denoised, before the noise scheduler's shift; None for `num_inference_steps` of its own.
             guidance_scale: 1 for none; above, every call has the batch twice.
@@ -153,9 +154,16 @@ class CausalWanPipeline(WanPipeline):  # type: ignore[misc]
         Raises:
             ConfigError: as a call.
         """
+        factor = self.vae_scale_factor_temporal
+        if latent_frames is None:
+            raise ConfigError(
+                f"stream() makes latent frames: pass latent_frames=, for n frames of pixels (n - 1) / {factor} + 1."
+            )
         _check_whole(latent_frames=latent_frames, chunk_frames=chunk_frames, height=height, width=width)
         self._check_size(height, width)
-        texts = _texts_by_frame(prompt, self.vae_scale_factor_temporal)
+        if negative_prompt is not None:
+            _check_text("negative_prompt", negative_prompt)
+        texts = _texts_by_frame(prompt, factor, chunk_frames, latent_frames)
         loop = Loop(
             timesteps,
             num_inference_steps,
@@ -249,13 +257,42 @@ def _check_whole(**counts: Any) -> None:
             raise ConfigError(f"{name}={count!r}: give a whole number, 1 at least.")
 
 
-def _texts_by_frame(prompt: Any, factor: int) -> dict[int, Any]:
-    """Texts by the latent frame from which they hold."""
+def _check_text(name: str, text: Any) -> None:
+    """Refuses what is neither a text nor a list of texts."""
+    each = text if isinstance(text, (list, tuple)) else [text]
+    if not each or not all(isinstance(one, str) for one in each):
+        raise ConfigError(f"{name}={text!r}: give a text, or a list with one for each video.")
+
+
+def _texts_by_frame(prompt: Any, factor: int, chunk_frames: int, latent_frames: int) -> dict[int, Any]:
+    """Texts by the latent frame from which they hold.
+
+    Args:
+        factor: pixel frames of a latent frame.
+        chunk_frames, latent_frames: of a chunk, and of the video.
+
+    Raises:
+        ConfigError: what holds is no text; none holds at frame 0, or one never would.
+    """
     if not isinstance(prompt, Mapping):
+        _check_text("prompt", prompt)
         return {0: prompt}
     if 0 not in prompt:
         raise ConfigError("no prompt holds at frame 0: give {0: ...} as well.")
-    return {(frame + factor - 1) // factor: text for frame, text in sorted(prompt.items())}
+    for frame, text in prompt.items():
+        if not isinstance(frame, Integral) or frame < 0:
+            raise ConfigError(f"there is a prompt of frame {frame!r}: give whole numbers from 0.")
+        _check_text(f"prompt[{frame}]", text)
+    frames = sorted(prompt)
+    step, chunks = factor * chunk_frames, -(-latent_frames // chunk_frames)
+    begun = {-(-frame // step): frame for frame in frames}
+    for frame in frames:
+        if begun[-(-frame // step)] != frame or -(-frame // step) >= chunks:
+            raise ConfigError(
+                f"the prompt of frame {frame} would never hold: a prompt holds from the next chunk on, chunks begin every {step} frames, "
+                f"and the last at frame {(chunks - 1) * step}: give each prompt a chunk of its own."
+            )
+    return {-(-frame // factor): prompt[frame] for frame in frames}
 
 
 def _text_at(texts: Mapping[int, Any], frame: int, frames: int) -> Any:

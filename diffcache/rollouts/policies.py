@@ -267,7 +267,7 @@ def policy_of(policy: RolloutPolicy | str, options: Mapping[str, Any]) -> Rollou
         if options:
             raise ConfigError(f"{policy} has its own options: leave out {', '.join(options)}.")
         return policy
-    if policy not in POLICIES:
+    if not isinstance(policy, str) or policy not in POLICIES:
         raise ConfigError(f"there is no rollout policy {policy!r}: choose one of {', '.join(POLICIES)}.")
     kind = POLICIES[policy]
     known = {field.name: type(field.default) for field in fields(kind)}

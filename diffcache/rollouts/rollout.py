@@ -48,7 +48,7 @@ def rollout(
         **options: the policy's own (`window=21, sink=10`), in latent frames.
 
     Raises:
-        ConfigError: an unknown policy or option; at the first chunk also bytes for which there is no room.
+        ConfigError: an unknown policy or option, or a memory that is none; at the first chunk also bytes for which there is no room.
         TargetError: at the first chunk: this denoiser cannot roll out; the message says why.
 
     However the block is left, nothing stays in memory, and nothing on the denoiser.
@@ -57,6 +57,8 @@ def rollout(
         raise TargetError(
             f"a {type(denoiser).__name__} is no denoiser: give a pipeline's own, such as pipe.transformer."
         )
+    if memory is not None and not isinstance(memory, RolloutMemory):
+        raise ConfigError(f"memory={memory!r}: give a RolloutMemory, or max_cache_bytes= instead.")
     if memory is not None and max_cache_bytes is not None:
         raise ConfigError("memory= has a bound of its own: leave out max_cache_bytes=.")
     wanted = Wanted(cache_dtype, cache_device)

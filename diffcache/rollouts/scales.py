@@ -110,8 +110,12 @@ def scales(model: nn.Module, policy: RolloutPolicy) -> Iterator[ScaleCaches]:
 
     Raises:
         TargetError: it has no such modules.
-        ConfigError: the policy names layers that it does not have.
+        ConfigError: there is no policy, or it names layers that the model does not have.
     """
+    if not isinstance(policy, RolloutPolicy):
+        raise ConfigError(
+            f"policy={policy!r}: give a ScaleKV(), or another RolloutPolicy that goes by relevance."
+        )
     caches = ScaleCaches(model, policy)
     with ExitStack() as stack:
         for name, module in caches.modules.items():
@@ -131,7 +135,7 @@ def choose_drafters(
 
     Raises:
         TargetError: the model has no modules with caches, or not more than `count`.
-        ConfigError: `top` is no whole number above 0.
+        ConfigError: `top` is no whole number above 0, or `sample` draws nothing with the model's caches.
     """
     modules = caching_modules(model)
     if not is_count(count) or count >= len(modules):
@@ -149,8 +153,10 @@ def layer_selectivity(model: nn.Module, sample: Callable[[], Any], top: int = 16
 
     Raises:
         TargetError: the model has no modules with caches.
-        ConfigError: `top` is no whole number above 0.
+        ConfigError: `top` is no whole number above 0, or `sample` draws nothing with the model's caches.
     """
+    if not callable(sample):
+        raise ConfigError(f"sample={sample!r}: give a function that draws from the model, with its caches.")
     if not is_count(top):
         raise ConfigError(f"top={top!r}: give a whole number of tokens, 1 at least.")
     modules = caching_modules(model)
@@ -168,7 +174,11 @@ def layer_selectivity(model: nn.Module, sample: Callable[[], Any], top: int = 16
 
     with torch.no_grad(), attended(ModuleCalls(modules), note):
         sample()
-    return mean_by_scale(found)
+    if not (by_scale := mean_by_scale(found)):
+        raise ConfigError(
+            "sample= drew no two scales with the model's caches: give a function that draws from this model, with caching."
+        )
+    return by_scale
 
 
 def caching_modules(model: nn.Module) -> dict[str, Any]:
@@ -179,7 +189,7 @@ def caching_modules(model: nn.Module) -> dict[str, Any]:
     """
     found = {
         name: module
-        for name, module in model.named_modules()
+        for name, module in (model.named_modules() if isinstance(model, nn.Module) else ())
         if all(hasattr(module, attribute) for attribute in ("caching", "cached_k", "cached_v"))
     }
     if not found:

@@ -94,7 +94,8 @@ class Rollout:
         """A call of the denoiser that sees the past.
 
         Raises:
-            TargetError, ConfigError: as `rollout`; ConfigError also for chunks of another height, width or batch than the first.
+            TargetError, ConfigError: as `rollout`; ConfigError also for no chunk, or one of another height, width or batch than the
+                first.
         """
         prepared = self._prepared(args, kwargs)
         reading = Reading(prepared.learned.sites, lambda i, call: self._seen(i, call, prepared))
@@ -157,9 +158,20 @@ class Rollout:
         if self._closed:
             raise DiffcacheError("this rollout is over: call it inside its with block.")
 
+    def _latent(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """The chunk that a call is of."""
+        latents = Call.of(self.denoiser, args, kwargs).latents
+        if not latents:
+            raise ConfigError(
+                "a call of a rollout is one of its denoiser, and this one has no latents: pass a chunk's, [batch, channels, frames, "
+                "height, width], its time and its conditions."
+            )
+        return latents[0]
+
     def _learn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Learned:
         self._check_open()
         if self.learned is None:
+            self._latent(args, kwargs)
             learned = learn(self.denoiser, args, kwargs)
             chunk = self._chunk(learned, learned.form.frames)
             self.policy.check(chunk)
@@ -186,7 +198,7 @@ class Rollout:
     def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prepared:
         """What a chunk's call needs. At its first call the policy chooses what stays."""
         learned = self._learn(args, kwargs)
-        latent = Call.of(self.denoiser, args, kwargs).latents[0]
+        latent = self._latent(args, kwargs)
         if (latent.shape[0], *latent.shape[3:]) != learned.form.sizes:
             raise ConfigError(
                 f"this rollout has chunks of batch, height and width {learned.form.sizes}, and these are of shape "

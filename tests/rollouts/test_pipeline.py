@@ -157,6 +157,46 @@ def test_what_makes_no_video_is_refused_before_anything_is_computed(pipe, option
         pipe("a red ring", **CALL | {"policy": "rolling"} | option)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "sentence"),
+    [
+        (3, "prompt=3: give a text"),
+        ([], r"prompt=\[\]: give a text"),
+        (["a red ring", 3], "give a text, or a list"),
+        ({0: 3}, r"prompt\[0\]=3: give a text"),
+        ({0: "a red ring", -4: "a blue star"}, "a prompt of frame -4: give whole numbers"),
+        ({0: "a red ring", "4": "a blue star"}, "a prompt of frame '4': give whole numbers"),
+        ({0: "a red ring", 100: "a blue star"}, "of frame 100 would never hold: .* the last at frame 8"),
+        ({0: "a red ring", 9: "a blue star"}, "of frame 9 would never hold"),
+        ({0: "a red ring", 3: "a star", 4: "a blue star"}, "of frame 3 would never hold: .* every 4 frames"),
+    ],
+    ids=str,
+)
+def test_prompts_that_are_none_or_never_hold_are_refused(pipe, prompt, sentence, monkeypatch):
+    monkeypatch.setattr(type(pipe), "encode_prompt", None)
+    with pytest.raises(ConfigError, match=sentence):
+        pipe(prompt, num_frames=9, policy="rolling", **CALL | {"chunk_frames": 2})
+
+
+def test_a_prompt_holds_up_to_the_last_chunks_first_frame(pipe):
+    call = CALL | {"num_frames": 9, "policy": "rolling", "window": 4, "chunk_frames": 2}
+    one = pipe("a red ring", generator=seeded(), **call).frames
+    two = pipe({0: "a red ring", 4: "a blue star"}, generator=seeded(), **call).frames
+    assert torch.equal(one[:, :, :2], two[:, :, :2])
+    assert not torch.equal(one[:, :, 2:], two[:, :, 2:])
+
+
+@pytest.mark.parametrize("options", [{}, {"num_frames": 9}], ids=str)
+def test_streaming_asks_for_latent_frames(pipe, options):
+    with pytest.raises(ConfigError, match=r"pass latent_frames=, for n frames of pixels \(n - 1\) / 2 \+ 1"):
+        next(pipe.stream("a red ring", **options))
+
+
+def test_a_negative_prompt_is_a_text(pipe):
+    with pytest.raises(ConfigError, match="negative_prompt=3: give a text"):
+        pipe("a red ring", 3, num_frames=9, **CALL)
+
+
 def test_streaming_gives_the_same_and_may_be_stopped(pipe, monkeypatch):
     closed = []
     close = Rollout.close

@@ -284,6 +284,32 @@ def test_a_longer_chunk_instead_of_one_that_was_begun_keeps_to_the_window():
         assert torch.equal(rolled(net, video, [longer], **condition())[0], outputs[0])
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"memory": 3}, "memory=3: give a RolloutMemory, or max_cache_bytes="),
+        ({"memory": RolloutMemory(), "max_cache_bytes": 10}, "memory= has a bound of its own"),
+        ({"policy": 3}, "there is no rollout policy 3: choose one of"),
+        ({"policy": ["sink"]}, r"there is no rollout policy \['sink'\]"),
+    ],
+    ids=str,
+)
+def test_what_is_no_memory_or_policy_is_refused_before_the_first_chunk(options, sentence):
+    with pytest.raises(ConfigError, match=sentence), rollout(tiny_wan(), **options):
+        pass
+
+
+def test_a_call_without_a_chunk_is_refused_and_the_rollout_goes_on():
+    net, parts = tiny_wan(), chunks(2, 1)
+    with torch.no_grad(), rollout(net) as video:
+        for part in parts:
+            for call in (video, video.write):
+                with pytest.raises(ConfigError, match="this one has no latents: pass a chunk's"):
+                    call()
+            video.write(part, **condition())
+        assert video.frames == 2
+
+
 def test_a_pipeline_is_no_denoiser():
     with pytest.raises(TargetError, match="is no denoiser"), rollout(object()):
         pass

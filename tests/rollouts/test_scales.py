@@ -151,6 +151,17 @@ def test_drafters_that_the_model_has_not_are_refused(model, drafters):
         pass
 
 
+def test_what_is_no_model_policy_or_sample_is_refused(model):
+    with pytest.raises(TargetError, match="int has no attention with caching"), scales(3, ScaleKV()):
+        pass
+    with pytest.raises(ConfigError, match="policy=3: give a ScaleKV"), scales(model, 3):
+        pass
+    with pytest.raises(ConfigError, match="sample=3: give a function"):
+        choose_drafters(model, 3, count=1)
+    with pytest.raises(ConfigError, match="drew no two scales with the model's caches"):
+        choose_drafters(model, lambda: 3, count=1)
+
+
 def test_a_selectivity_of_no_tokens_is_refused(model):
     with pytest.raises(ConfigError, match="top=0: give a whole number"):
         choose_drafters(model, lambda: None, count=1, top=0)
