@@ -131,7 +131,7 @@ class Source:
                 f"the weights of the testbed {self.model!r} come with the repository only: name a folder or a hub id, or {shipped.NAME}."
             )
         try:
-            return DiffusionPipeline.from_pretrained(self.model, torch_dtype=dtype)
+            return DiffusionPipeline.from_pretrained(self.model, **{zoo.DTYPE: dtype})
         except (OSError, ValueError) as error:
             raise EvaluationError(
                 f"no pipeline {self.model!r} ({str(error).splitlines()[0]}): name a testbed ({', '.join(zoo.NAMES)}), "

@@ -9,14 +9,18 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import diffusers
 import torch
 from diffusers import DiffusionPipeline
+from packaging.version import Version
 
 from diffcache.evals.errors import EvaluationError
 from diffcache.evals.testbeds import edits, emoji, fashion_mnist, procedural, shipped, splits
 from diffcache.evals.testbeds.splits import PromptSplit
 
 FOLDER = Path(__file__).resolve().parent
+DTYPE = "dtype" if Version(diffusers.__version__) >= Version("0.40.0") else "torch_dtype"
+"""What `from_pretrained` of a pipeline calls the precision of its weights: Diffusers renamed it in 0.40."""
 ALL = splits.FITTING + splits.JUDGING
 NAMES = (*ALL, shipped.NAME)
 """With the one that comes with the package, on which nothing is measured."""
@@ -109,17 +113,16 @@ def place(device: str) -> None:
     torch.backends.cudnn.allow_tf32 = False
 
 
-def load(name: str, torch_dtype: torch.dtype = torch.float32) -> Any:
+def load(name: str, dtype: torch.dtype = torch.float32) -> Any:
     """Loads a testbed's pipeline, without progress bars; on the CPU, or where `place` says."""
     if name not in NAMES:
         raise ValueError(f"no testbed is called {name!r}; there are {', '.join(NAMES)}")
-    # The default is float32 already; naming it would only print a deprecation warning.
-    dtype = {} if torch_dtype == torch.float32 else {"torch_dtype": torch_dtype}
     with _without_bars():
         if name == shipped.NAME:
-            pipe = shipped.load_shipped(dtype)
+            pipe = shipped.load_shipped({DTYPE: dtype})
         else:
-            pipe = DiffusionPipeline.from_pretrained(str(FOLDER / name), local_files_only=True, **dtype)
+            folder = str(FOLDER / name)
+            pipe = DiffusionPipeline.from_pretrained(folder, local_files_only=True, **{DTYPE: dtype})
     pipe.set_progress_bar_config(disable=True)
     return pipe.to(_placed["device"])
 

@@ -1,8 +1,10 @@
 """Splits: what is searched on, confirmed on and held out share no sample, however they are dealt into calls."""
 
 import pytest
+import torch
 
 from diffcache.evals.harness.calls import of_prompts, of_testbed
+from diffcache.evals.harness.pipelines import Source
 from diffcache.evals.testbeds import zoo
 from diffcache.profiling.recording.calling import Call
 
@@ -39,3 +41,14 @@ def test_nothing_is_confirmed_unless_asked_for() -> None:
     _, split = of_testbed("dit", steps=3, samples=2, confirming=0, held_out=1)
     assert split.confirming == []
     assert len(split.searched) == 1
+
+
+@pytest.mark.filterwarnings("error::FutureWarning")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("by_path", [False, True], ids=["name", "folder"])
+def test_weights_are_loaded_in_their_precision_and_without_a_warning(
+    dtype: torch.dtype, by_path: bool
+) -> None:
+    name = str(zoo.FOLDER / "dit") if by_path else "dit"
+    pipe = Source(name, dtype=str(dtype).removeprefix("torch.")).load()
+    assert {part.dtype for part in (pipe.transformer, pipe.vae)} == {dtype}
