@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -47,6 +48,17 @@ class Verbs(click.Group):
             return None
         command: click.Command = import_module(VERBS[cmd_name][0]).command
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except DiffcacheError as error:
+            from diffcache.command.wording import in_words_of
+
+            name = ctx.invoked_subcommand or ""
+            verb = self.get_command(ctx, name)
+            said = str(error) if verb is None else in_words_of(verb, name, str(error))
+            raise click.ClickException(said) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):
@@ -108,8 +120,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return USAGE
     except click.ClickException as error:
         return _refused(error.format_message())
-    except DiffcacheError as error:
-        return _refused(str(error))
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("diffcache"):
             raise
