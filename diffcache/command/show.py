@@ -10,14 +10,14 @@ from diffcache.evals.evaluation.evaluate import RESULT
 from diffcache.method_config import MethodConfig
 from diffcache.profiling.recording.recording import JSON_NAME as RECORDING
 from diffcache.profiling.recording.recording import Recording
-from diffcache.profiling.tuning.artifact import TUNE, missed
+from diffcache.profiling.tuning.artifact import TUNE, missed, unit_of
 from diffcache.profiling.tuning.plain_steps import EVEN, FEWER, better_without
 from diffcache.schedulers.artifact import CONFIG_NAME, JSON_NAME
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.schedule import Schedule, expected_error_in
 
-MANY = 12
-"""The most rows of a table that are printed."""
+MANY, LONG = 12, 60
+"""The most rows of a table, and the most characters of a value, that are printed."""
 
 
 def show(folder: str | Path) -> str:
@@ -61,6 +61,7 @@ def _tuned(folder: Path) -> str:
     made, measured = dict(data["producer"]), dict(data["measured"])
     made.pop("proposal", None)
     lines = [f"tuned: {_said(made)}", f"  compute: {measured['compute_fraction']:.1%} of the full run's work"]
+    unit = unit_of(made)
     miss = missed(made, measured)
     lines += [] if miss is None else [f"  {miss}"]
     expected = expected_error_in(measured)
@@ -70,23 +71,29 @@ def _tuned(folder: Path) -> str:
         if part in measured:
             of = measured[part]
             lines.append(
-                f"  on the prompts to {part}: {of['samples']} samples, median {of['median']:.2f}, worst {of['worst']:.2f}"
+                f"  on the prompts to {part}: {of['samples']} samples, median {of['median']:.2f}{unit}, worst {of['worst']:.2f}{unit}"
             )
     if "verify" not in measured:
         return "\n".join(
             [*lines, "  not verified: no prompts were left for that, or the search was interrupted."]
         )
-    advice = better_without(measured)
-    return "\n".join([*lines, *_promise(measured["verify"]), *([] if advice is None else [f"  {advice}"])])
+    advice = better_without(measured, unit)
+    return "\n".join(
+        [*lines, *_promise(measured["verify"], unit), *([] if advice is None else [f"  {advice}"])]
+    )
 
 
-def _promise(verify: dict[str, Any]) -> list[str]:
+def _promise(verify: dict[str, Any], unit: str) -> list[str]:
     """What the verification allows to say."""
     sure = f"with {verify['confidence']:.0%} confidence"
     lines = []
     for name, value in verify.items():
         if name.endswith(" reach"):
-            what = f"at least {value:.2f}" if value is not None else "nothing that so few samples could show"
+            what = (
+                f"at least {value:.2f}{unit}"
+                if value is not None
+                else "nothing that so few samples could show"
+            )
             lines.append(f"  {name} on unseen prompts: {what}, {sure}")
     if "kept" in verify:
         share = verify["least share that keeps it"]
@@ -99,10 +106,10 @@ def _promise(verify: dict[str, Any]) -> list[str]:
             )
     even = verify.get(EVEN)
     if even is not None:
-        lines.append(f"  as many evenly spaced ticks: median {even['median']:.2f}")
+        lines.append(f"  as many evenly spaced ticks: median {even['median']:.2f}{unit}")
     plain = verify.get(FEWER)
     if plain is not None:
-        lines.append(f"  as many plain steps: median {plain['median']:.2f}")
+        lines.append(f"  as many plain steps: median {plain['median']:.2f}{unit}")
     return lines
 
 
@@ -127,12 +134,11 @@ TOLD = {JSON_NAME: _schedule, CONFIG_NAME: _config, TUNE: _tuned, RESULT: _evalu
 
 
 def _said(options: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={_short(value)}" for name, value in options.items() if value is not None)
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    """Options with their values; of long ones, such as a covariance, the names alone."""
+    given = {name: str(value) for name, value in options.items() if value is not None}
+    long = [name for name, text in given.items() if len(text) > LONG]
+    said = ", ".join(f"{name}={text}" for name, text in given.items() if name not in long)
+    return f"{said}; not shown: {', '.join(long)}" if long else said
 
 
 @click.command()

@@ -16,6 +16,9 @@ from diffcache.reports.run_report import RunReport
 
 MANIFEST = "manifest.json"
 
+LONG = 60
+"""The most characters of a value in a refusal."""
+
 
 @dataclass(frozen=True)
 class ProcessShare:
@@ -141,11 +144,11 @@ def check_manifest(folder: Path, manifest: dict[str, Any], free: Collection[str]
     path = folder / MANIFEST
     if path.exists():
         kept, now = _kept(path), json.loads(json.dumps(manifest))  # tuples become lists
-        for name in (now.keys() | kept.keys()) - set(free):
-            if kept.get(name) != now.get(name):
+        for name in now | kept:
+            if name not in free and kept.get(name) != now.get(name):
                 raise EvaluationError(
-                    f"{folder} holds samples with {name} = {kept.get(name)}, not {now.get(name)}: "
-                    "choose another folder, or delete it."
+                    f"{folder} holds samples with {_differing(name, kept.get(name), now.get(name))}: choose another folder, or "
+                    "delete it."
                 )
         if kept == now:
             return
@@ -154,6 +157,19 @@ def check_manifest(folder: Path, manifest: dict[str, Any], free: Collection[str]
         write_json(path, manifest)
     except OSError as error:
         raise EvaluationError(f"cannot write to {folder} ({error}): choose another folder.") from error
+
+
+def _differing(name: str, kept: Any, now: Any) -> str:
+    """What a manifest says, and what it should; of options those alone that differ."""
+    if not isinstance(kept, dict) or not isinstance(now, dict):
+        return f"{name} = {_short(kept)}, not {_short(now)}"
+    changed = [each for each in now | kept if kept.get(each) != now.get(each)]
+    return " and ".join(_differing(each, kept.get(each), now.get(each)) for each in changed)
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= LONG else f"{text[: LONG - 3]}..."
 
 
 def _kept(path: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from diffcache.config import CacheConfig
+from diffcache.profiling.recording.pictures import psnr
 from diffcache.profiling.recording.shares import SLACK
 from diffcache.schedulers.artifact import CONFIG_NAME, JSON_NAME, TENSORS_NAME
 from diffcache.schedulers.schedule import Schedule
@@ -74,6 +75,11 @@ def _warn_of_another_aim(folder: Path, found: Found) -> None:
 def _aim(producer: Mapping[str, Any]) -> str:
     """What a result was made for."""
     return ", ".join(f"{name}={producer[name]}" for name in AIMS if producer.get(name) is not None)
+
+
+def unit_of(producer: Mapping[str, Any]) -> str:
+    """What follows a number of the objective: " dB" of PSNR; nothing of others, or where it was not written down."""
+    return " dB" if producer.get("objective") == psnr.__name__ else ""
 
 
 def missed(producer: Mapping[str, Any], measured: Mapping[str, Any]) -> str | None:

@@ -29,13 +29,14 @@ def steps_for(pipe: Any, call: Call, compute: float) -> int | None:
     return ticks_for(compute, steps)
 
 
-def better_without(measured: Mapping[str, Any]) -> str | None:
+def better_without(measured: Mapping[str, Any], unit: str = "") -> str | None:
     """The advice to do without a schedule where fewer steps or evenly spaced ticks had a higher median on the calls to verify on.
 
     It names the better of the two. None where neither was better.
 
     Args:
         measured: of a schedule from `tune`.
+        unit: of the medians, see `unit_of`.
     """
     verify = measured.get("verify", {})
     medians = {}
@@ -47,6 +48,6 @@ def better_without(measured: Mapping[str, Any]) -> str | None:
     if best is None or medians[best] <= verify["median"]:
         return None
     return (
-        f"{best} is better at this compute: a median of {medians[best]:.2f}, and {verify['median']:.2f} with this "
+        f"{best} is better at this compute: a median of {medians[best]:.2f}{unit}, and {verify['median']:.2f}{unit} with this "
         "schedule"
     )

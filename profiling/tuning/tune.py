@@ -24,7 +24,7 @@ from diffcache.profiling.recording.pictures import psnr
 from diffcache.profiling.recording.pipeline_facts import facts_of, models_of
 from diffcache.profiling.recording.processes import is_first, wait
 from diffcache.profiling.searching.checkpoints import claim
-from diffcache.profiling.tuning.artifact import Found, missed, write
+from diffcache.profiling.tuning.artifact import Found, missed, unit_of, write
 from diffcache.profiling.tuning.bar import Bar
 from diffcache.profiling.tuning.engine import ENGINES, Task
 from diffcache.profiling.tuning.parts import three_parts
@@ -163,7 +163,8 @@ def tune(
     calls = calls_of(prompts, seed, **call)
     for one in calls if is_pipeline(pipe) else ():
         check_call(pipe, one)
-    if any(one.get("output_type") == "latent" for one in calls) and is_first():
+    of_latents = any(one.get("output_type") == "latent" for one in calls)
+    if of_latents and is_first():
         logger.warning(LATENTS)
     parts = three_parts(calls, ENGINES[engine].fitted)
     with ExitStack() as stack:
@@ -180,7 +181,9 @@ def tune(
         bar = Bar(*_work(tuner, aim), shown=verbose)
         stack.callback(bar.close)
         notes.progress = bar
-        producer = {"method": "tune", "engine": engine, "prompts": calls_hash(calls), "seed": seed}
+        producer = {"method": "tune", "engine": engine, "prompts": calls_hash(calls), "seed": int(seed)}
+        measure = getattr(objective, "__name__", type(objective).__name__)
+        producer["objective"] = f"{measure} of latents" if of_latents else measure
         if aim.front:
             return _front(tuner, producer, folder)
         best, stopped = _searched(tuner, aim)
@@ -255,7 +258,7 @@ def _concluded(tuner: Tuner, best: Judged, stopped: str | None, aim: Aim, produc
         tuner.parts = tuner.parts._replace(verify=[])
     figures = tuner.verified(best, aim.as_json())
     made, models = {**producer, **aim.as_json()}, models_of(tuner.task.pipe)
-    for remark in (missed(made, figures), better_without(figures)):
+    for remark in (missed(made, figures), better_without(figures, unit_of(made))):
         if remark is not None and is_first():
             logger.warning("%s.", remark)
     if stopped is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from support.saved_pipelines import OPTIONS, save_random
 
 from diffcache import CacheConfig, ConfigError, EasyCacheConfig, Schedule, compare
 from diffcache.command.main import VERBS, main
+from diffcache.command.tune import command as tune_verb
+from diffcache.command.wording import in_words_of
 from diffcache.profiling.tuning.tune import ENGINES
 from diffcache.schedulers.schedule import Schedule as Made
 
@@ -60,6 +63,11 @@ def test_what_tune_wrote_loads_and_is_shown(tuned: Path, capsys: pytest.CaptureF
     assert "compute: 50.0%" in shown
     assert "on the prompts to verify: 1 samples" in shown
     assert "as many plain steps: median" in shown
+    figures = re.findall(r"(?:median|worst|at least|than) -?[\d.]+\d(.{3})", shown)
+    assert figures
+    assert set(figures) == {" dB"}
+    assert "not shown: " in shown
+    assert all(len(line) < 300 for line in shown.splitlines())
     expected = Schedule.from_pretrained(tuned).expected_error
     assert f"expected error of the result: {expected:.2%}" in shown
 
@@ -149,12 +157,20 @@ def test_a_folder_that_cannot_be_written_to_is_one_sentence(
         (["plan", "--seed", str(2**63)], "is no seed: give one of 64 bits"),
         (["plan", "--model", "kontext", "--prompt", "red"], "'red' edits none of the references"),
         (["plan", "--option", "nonsense=1"], "has no option 'nonsense'"),
-        (["tune", "--out", "{tmp}"], "either speedup= or quality="),
+        (
+            ["tune", "--out", "{tmp}"],
+            "tune needs either --speedup or --quality (or --front): pass one of them",
+        ),
         (["tune", "--out", "{tmp}", "--speedup", "0"], "speedup must be a number >= 1"),
+        (
+            ["tune", "--out", "{tmp}", "--speedup", "2", "--at-least", "90%"],
+            "--at-least is the share of samples",
+        ),
+        (["tune", "--out", "{tmp}", "--quality", "30", "--at-least", "1"], "--at-least 1.0: give a share"),
         (["tune", "--out", "{tmp}", "--speedup", "2", "--samples", "2"], "2 is not in the range x>=3"),
         (
             ["tune", "--out", "{tmp}", "--quality", "30", "--at-least", "170%"],
-            "give a share above 0 and below 1",
+            "--at-least 1.7: give a share above 0 and below 1",
         ),
         (
             ["tune", "--out", "{tmp}", "--quality", "30", "--objective", "taste"],
@@ -174,6 +190,30 @@ def test_what_a_user_gets_wrong_is_one_sentence(
     assert lines[-1].startswith("diffcache: ")
     assert sentence in lines[-1]
     assert "Traceback" not in "".join(lines)
+
+
+def test_another_number_of_steps_is_asked_for_as_an_option(
+    flux: list[str], tuned: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["plan", str(tuned), *flux, "--steps", "7"]
+    assert main(asked) == 2
+    assert "this run 7: pass --option resample=True, or record one" in capsys.readouterr().err
+    assert "of 7 ticks" in said(capsys, *asked, "--option", "resample=True")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "words"),
+    [
+        ("pass quality= as well", "pass --quality as well"),
+        ("or front=True.", "or --front."),
+        ("speedup=2: or accelerate(pipe, speedup=2)", "--speedup 2: or accelerate(pipe, speedup=2)"),
+        ("folder='a' is a file", "--out 'a' is a file"),
+        ("tune() takes no sed=: its arguments are seed", "tune takes no sed=: its arguments are seed"),
+        ("raise it: threshold=0.1", "raise it: threshold=0.1"),  # tune has no --option
+    ],
+)
+def test_a_sentence_of_pythons_is_in_the_words_of_the_verb(sentence: str, words: str) -> None:
+    assert in_words_of(tune_verb, "tune", sentence) == words
 
 
 @pytest.mark.parametrize(

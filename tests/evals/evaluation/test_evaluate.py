@@ -19,6 +19,7 @@ from diffcache.command.main import main
 from diffcache.evals.errors import EvaluationError
 from diffcache.evals.evaluation.evaluate import PAGE, RESULT, Evaluation, evaluate
 from diffcache.evals.evaluation.figures import CACHED, FULL
+from diffcache.evals.evaluation.sample_folder import check_manifest
 from diffcache.evals.harness.pipelines import Source
 from diffcache.evals.testbeds import zoo
 from diffcache.evals.webpage.page import write_page
@@ -46,6 +47,21 @@ def test_an_evaluation_and_its_page(model: str, tmp_path: Path) -> None:
     if model == "wan":
         encoded = re.findall(r"data:image/png;base64,([^\"]+)", page)[0]
         assert frames(encoded) == 9
+
+
+def test_a_folder_of_another_method_says_what_differs_alone(tmp_path: Path) -> None:
+    options = {"interval": 2, "window": None, "angles": [0.1] * 99}
+    kept = {"method": "uniform", "options": options, "config": "ab"}
+    check_manifest(tmp_path, kept)
+    others = {
+        r"interval = 2, not 3 and window = None, not 4: choose": {**options, "interval": 3, "window": 4},
+        r"angles = \[(0\.1, )+.{,4}\.\.\., not None: choose": {"interval": 2, "window": None},
+    }
+    for sentence, changed in others.items():
+        with pytest.raises(EvaluationError, match=f"holds samples with {sentence}"):
+            check_manifest(tmp_path, {**kept, "options": changed, "config": "cd"})
+    with pytest.raises(EvaluationError, match="holds samples with method = uniform, not even: choose"):
+        check_manifest(tmp_path, {"method": "even", "options": {"speedup": 2}, "config": "cd"})
 
 
 def test_a_verb_that_is_asked_for_few_samples_gives_no_distance(tmp_path: Path) -> None:

@@ -63,6 +63,6 @@ def test_fewer_steps_are_measured_against_the_full_runs_of_the_same_seeds() -> N
 def test_tune_warns_with_the_advice(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("diffcache.profiling.tuning.tune.better_without", lambda measured: "take fewer")
+    monkeypatch.setattr("diffcache.profiling.tuning.tune.better_without", lambda *_: "take fewer")
     tune(FLUX.build(), flux_calls(6, 3), speedup=2)
     assert "take fewer." in caplog.text
