@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from diffcache.discovery.sites import Site
-from diffcache.engine.branches import Branch
+from diffcache.engine.branch import Branch
 from diffcache.engine.choices import Choices
 from diffcache.engine.observers import NOBODY, observer_now
 from diffcache.engine.vote import Vote, settled

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from diffcache.discovery.site_names import is_inside
-from diffcache.engine.branches import MAX_BRANCHES, Branch, Branches
+from diffcache.engine.branch import Branch
+from diffcache.engine.branches import MAX_BRANCHES, Branches
 from diffcache.engine.choices import Choices
 from diffcache.engine.decider import Decider
 from diffcache.engine.execution import Carried, Computation, Execution, Invocation, Parts, carried_out

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from diffcache.engine.branches import Branch
+from diffcache.engine.branch import Branch
 from diffcache.engine.choices import Choices
 from diffcache.engine.decider import Decider
 from diffcache.engine.vote import Vote

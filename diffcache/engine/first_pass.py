@@ -9,7 +9,7 @@ from torch import Tensor
 from diffcache.discovery.candidates import Arguments
 from diffcache.discovery.first_call import compute_first_call
 from diffcache.discovery.wanted import Request
-from diffcache.engine.branches import Branch
+from diffcache.engine.branch import Branch
 from diffcache.engine.execution import Invocation, Parts
 from diffcache.host.call import Call
 from diffcache.reports.records import Done

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from diffcache.config import GUIDANCE, GuidanceRule
-from diffcache.engine.branches import Branch
+from diffcache.engine.branch import Branch
 from diffcache.engine.execution import Carried
 from diffcache.host.call import Call
 from diffcache.host.conventions import UNCONDITIONAL

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from diffcache.engine.branches import Branch
+from diffcache.engine.branch import Branch
 from diffcache.engine.execution import Carried, Computation, Invocation, Need, Parts
 from diffcache.engine.first_pass import compute_first_pass
 from diffcache.engine.learned import Form, form_of, recall, remember

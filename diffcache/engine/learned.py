@@ -11,7 +11,7 @@ import torch
 
 from diffcache.discovery.cuts import Cuts
 from diffcache.discovery.taps import Tap
-from diffcache.engine.branches import Branch
+from diffcache.engine.branch import Branch
 from diffcache.engine.choices import Choices
 from diffcache.engine.execution import Invocation
 from diffcache.host.call import Call

@@ -10,7 +10,7 @@ from diffcache.discovery.candidates import Arguments
 from diffcache.discovery.cuts import Cuts, Placeholder, holds_blank
 from diffcache.discovery.sites import Site
 from diffcache.discovery.unit_recorder import CallNames
-from diffcache.engine.branches import Branch
+from diffcache.engine.branch import Branch
 from diffcache.engine.execution import CarriedUnit, Parts
 from diffcache.engine.first_pass import store_site
 from diffcache.engine.observers import NOBODY

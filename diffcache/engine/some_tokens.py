@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache.engine.branches import Branch
+from diffcache.engine.branch import Branch
 from diffcache.engine.comparison import Comparison
 from diffcache.engine.execution import Carried, Invocation, Parts
 from diffcache.engine.whole_model import Here, WholeModel

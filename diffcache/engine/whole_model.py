@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from diffcache.engine.branches import Branch
+from diffcache.engine.branch import Branch
 from diffcache.engine.comparison import Comparison, squares_of
 from diffcache.engine.execution import Carried, Computation, Invocation, Need, Parts
 from diffcache.engine.guided_values import GuidedValues

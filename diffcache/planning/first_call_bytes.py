@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from diffcache.discovery.candidates import Arguments
-from diffcache.engine.branches import Branch
+from diffcache.engine.branch import Branch
 from diffcache.engine.execution import Parts
 from diffcache.engine.first_pass import store_site
 from diffcache.host.call import Call

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from diffcache.discovery.site_names import is_inside
 from diffcache.discovery.sites import Site
-from diffcache.engine.branches import Branch
+from diffcache.engine.branch import Branch
 from diffcache.engine.choices import Choices
 from diffcache.engine.comparison import Comparison, Streams
 from diffcache.engine.decider import Lane

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from diffcache.engine.branches import Branch
+from diffcache.engine.branch import Branch
 from diffcache.engine.execution import Carried, Invocation, Parts, carried_out
 from diffcache.engine.some_tokens import Chosen, SomeTokens, work_of
 from diffcache.engine.whole_model import Here

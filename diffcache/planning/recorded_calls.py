@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from diffcache.discovery.cuts import Cuts
 from diffcache.discovery.first_call import FirstCall, compute_first_call
 from diffcache.discovery.wanted import Request
-from diffcache.engine.branches import Branch
+from diffcache.engine.branch import Branch
 from diffcache.engine.execution import Invocation, Parts
 from diffcache.host.call import Call
 from diffcache.planning.first_call_bytes import CountedSite, FirstCallBytes, without_content

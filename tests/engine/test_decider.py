@@ -7,7 +7,7 @@ import torch
 
 from diffcache.config import RunFacts
 from diffcache.discovery.sites import Site
-from diffcache.engine.branches import Branch
+from diffcache.engine.branch import Branch
 from diffcache.engine.choices import choices_of
 from diffcache.engine.decider import Decider
 from diffcache.noise_schedulers.timetable import Timetable

@@ -28,7 +28,7 @@ from zoo.pipelines import CASES
 
 from diffcache import accelerate, report
 from diffcache.config import GuidanceRule
-from diffcache.engine.branches import Branch
+from diffcache.engine.branch import Branch
 from diffcache.engine.guidance_pass import RebuiltPass
 from diffcache.engine.site_pass import SitePass
 from diffcache.kernels.quantize import quantize_feature
