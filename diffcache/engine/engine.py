@@ -2,78 +2,36 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from diffcache.discovery.site_names import is_inside
 from diffcache.engine.branch import Branch
-from diffcache.engine.branches import MAX_BRANCHES, Branches
+from diffcache.engine.branches import Branches
 from diffcache.engine.choices import Choices
 from diffcache.engine.decider import Decider
 from diffcache.engine.execution import Carried, Computation, Execution, Invocation, Parts, carried_out
-from diffcache.engine.guidance_pass import RebuiltPass
+from diffcache.engine.guidance_pass import RebuiltPass, one_by_one
 from diffcache.engine.guided_steps import GuidedSteps
 from diffcache.engine.inner_sites import InnerSites
 from diffcache.engine.observers import Observer
+from diffcache.engine.obstacles import KEPT_ATTENTION, OTHER_BATCH, misfit, obstacle_to
+from diffcache.engine.progress import Progress
 from diffcache.engine.retracing import Retracing
 from diffcache.engine.some_tokens import SomeTokens
 from diffcache.engine.step_hindsight import StepHindsight
 from diffcache.engine.whole_model import WholeModel
-from diffcache.host.call import Call
-from diffcache.host.conventions import CONDITIONAL, UNCONDITIONAL
 from diffcache.host.kept_attention import KeptAttention
 from diffcache.host.parallel import Agreement
-from diffcache.host.rows import BatchedGuidance, conditional_first
-from diffcache.noise_schedulers.timetable import Timetable
+from diffcache.host.rows import BatchedGuidance
 from diffcache.reports.records import Done, RunRecord
-from diffcache.schedulers.errors import ConfigError, ScheduleError
+from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.schedule import GUIDANCE_SCALE
 from diffcache.schedulers.steps import MODEL, Decision, Verdict
 from diffcache.store.formats import Format
 from diffcache.store.rings import Setup
-
-GRADIENTS = "gradients enabled: run the loop under torch.no_grad()"
-TRAINING = "training mode: call .eval() on the denoiser"
-TOO_MANY_CALLS = "steps not observed: the noise scheduler was not stepped between calls"
-SEVERAL_SAMPLES = "steps not observed: several samples are stepped one after another at the same timestep"
-BEGUN_AGAIN = "a step was begun again after a call in it: call begin_step once for each step, before the calls of all passes and samples"
-NO_LATENT = "no floating tensor among the denoiser's arguments"
-KEPT_ATTENTION = (
-    "an attention processor keeps what it computed in the last call, and the pipeline may read it"
-)
-BEFORE_THE_LOOP = "computed before the loop: the noise scheduler's timesteps were not set yet"
-OTHER_BATCH = "per_sample: not the leading branch's batch size"
-
-
-@dataclass(slots=True)
-class Progress:
-    """Where a run stands.
-
-    Attributes:
-        timetable: its ticks and noise levels.
-        tick: the current tick.
-        called: a denoiser has been called in this tick.
-        over: all ticks are done: a further call belongs to another run.
-        lost: several samples are stepped one after another at each step (panoramas), or a step of a hand-written loop was
-            begun again: ticks cannot be told apart, and everything is computed.
-        hand_written: the loop is: guidance passes are told apart by tensors that stay the same objects, else by their order.
-        shows_steps: the noise scheduler's steps are observed.
-        unsure: nothing has told yet that this is the loop. Calls may come before it, which keep the keys and values of reference pictures.
-    """
-
-    timetable: Timetable
-    tick: int = 0
-    called: bool = False
-    over: bool = False
-    lost: bool = False
-    hand_written: bool = False
-    shows_steps: bool = True
-    unsure: bool = False
 
 
 def execution_for(parts: Parts) -> Execution:
@@ -170,7 +128,7 @@ class Engine:
             if self.rebuilt_pass is not None and self.batched_guidance.found_in(
                 asked.module, asked.call, self.progress.tick, asked.context
             ):
-                return (yield from self._one_by_one(asked))
+                return (yield from one_by_one(asked, self._call))
             return (yield from self._call(asked))
         finally:
             self._is_busy = False
@@ -282,7 +240,7 @@ class Engine:
         step = times.step(tick)
         obstacle = self._obstacle(asked)
         if obstacle is None and self.progress.unsure:
-            obstacle = self._misfit()
+            obstacle = misfit(self.choices)
         if obstacle is not None:
             output = yield Computation(call.args, call.kwargs)
             step = step._replace(branch=self.branches.passed_by(asked.context))
@@ -297,48 +255,20 @@ class Engine:
             output = yield from self.rebuilt_pass.follow(step, branch, call, compute)
         else:
             output = yield from self.execution.run(asked, step, branch, lanes)
-            self.rebuilt_pass.lead(tick, branch, _lasting(output, asked))
+            self.rebuilt_pass.lead(tick, branch, asked.lasting(output))
         if self.setup.format.memory.on_host:
             self.setup.format.memory.end_call()
         store = branch.stores.get(MODEL)
         if self.returned is not None and store is not None and store.layout is not None:
-            self.returned += store.layout.evolved(store.layout.split(_lasting(output, asked)))[:1]
+            self.returned += store.layout.evolved(store.layout.split(asked.lasting(output)))[:1]
         self.account()
         return output
 
-    def _one_by_one(self, asked: Invocation) -> Carried:
-        """Takes a batch of both guidance passes apart, so that one can be left out; the conditional one runs first."""
-        call, outputs = asked.call, {}
-        half = call.batch // 2
-        leads = conditional_first(asked.module)
-        for context, second in ((CONDITIONAL, not leads), (UNCONDITIONAL, leads)):
-            args, kwargs = call.rows(list(range(half, call.batch) if second else range(half)))
-            part = replace(asked, call=Call(call.signature, args, kwargs), context=context)
-            outputs[second] = _lasting((yield from self._call(part)), asked)
-        return pytree.tree_map(
-            lambda a, b: torch.cat([a, b]) if isinstance(a, Tensor) else a, outputs[False], outputs[True]
-        )
-
-    def _misfit(self) -> str | None:
-        """Why a call that may come before the loop is computed without being looked at: the method does not fit such a loop."""
-        try:
-            self.choices.scheduler()
-        except ScheduleError:
-            return BEFORE_THE_LOOP
-        return None
-
     def _obstacle(self, asked: Invocation) -> str | None:
         """Why this call is computed without being looked at, or None."""
-        if torch.is_grad_enabled():
-            return GRADIENTS
-        if asked.module.training:
-            return TRAINING
-        if self.branches.calls >= MAX_BRANCHES:
-            return TOO_MANY_CALLS
-        if self.progress.lost:
-            return BEGUN_AGAIN if self.progress.hand_written else SEVERAL_SAMPLES
-        if not asked.call.latents:
-            return NO_LATENT
+        obstacle = obstacle_to(asked, self.progress, self.branches.calls)
+        if obstacle is not None:
+            return obstacle
         if self.kept_attention.changes(asked.network):
             return KEPT_ATTENTION
         if self.choices.per_sample and self.decider.follows(self.progress.tick):
@@ -360,8 +290,3 @@ class Engine:
             )
         doubled = self.batched_guidance.found_in(asked.module, asked.call, self.progress.tick, asked.context)
         return asked.call.batch // 2 if doubled else asked.call.batch
-
-
-def _lasting(output: Any, asked: Invocation) -> Any:
-    """An output that is still the same when the denoiser has been called again: a copy, where that may overwrite it."""
-    return pytree.tree_map_only(Tensor, torch.clone, output) if asked.reuses_memory else output

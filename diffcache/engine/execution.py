@@ -8,7 +8,9 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from diffcache.engine.branch import Branch
 from diffcache.engine.choices import Choices
@@ -40,6 +42,10 @@ class Invocation:
     context: str | None
     reuses_memory: bool
     network: NetworkFacts
+
+    def lasting(self, output: Any) -> Any:
+        """An output that is still the same when the denoiser has been called again: a copy, where that may overwrite it."""
+        return pytree.tree_map_only(Tensor, torch.clone, output) if self.reuses_memory else output
 
 
 @dataclass(frozen=True, slots=True)

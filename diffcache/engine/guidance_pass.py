@@ -1,7 +1,7 @@
 """The site that is a guidance pass: the unconditional one is rebuilt from the conditional one of the same tick."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -11,9 +11,10 @@ from torch.utils import _pytree as pytree
 
 from diffcache.config import GUIDANCE, GuidanceRule
 from diffcache.engine.branch import Branch
-from diffcache.engine.execution import Carried
+from diffcache.engine.execution import Carried, Invocation
 from diffcache.host.call import Call
-from diffcache.host.conventions import UNCONDITIONAL
+from diffcache.host.conventions import CONDITIONAL, UNCONDITIONAL
+from diffcache.host.rows import conditional_first
 from diffcache.reports.records import Done, RunRecord
 from diffcache.schedulers.guards import NOTHING_STORED, Guards, History
 from diffcache.schedulers.steps import Decision, Step, Verdict
@@ -124,6 +125,25 @@ class RebuiltPass:
             for leaf in leaves
         ]
         return pytree.tree_unflatten(rebuilt, spec)
+
+
+def one_by_one(asked: Invocation, carry_out: Callable[[Invocation], Carried]) -> Carried:
+    """Takes a batch of both guidance passes apart, so that one can be left out; the conditional one runs first.
+
+    Args:
+        asked: the call of both.
+        carry_out: carries out the call of one of them.
+    """
+    call, outputs = asked.call, {}
+    half = call.batch // 2
+    leads = conditional_first(asked.module)
+    for context, second in ((CONDITIONAL, not leads), (UNCONDITIONAL, leads)):
+        args, kwargs = call.rows(list(range(half, call.batch) if second else range(half)))
+        part = replace(asked, call=Call(call.signature, args, kwargs), context=context)
+        outputs[second] = asked.lasting((yield from carry_out(part)))
+    return pytree.tree_map(
+        lambda a, b: torch.cat([a, b]) if isinstance(a, Tensor) else a, outputs[False], outputs[True]
+    )
 
 
 def weighted(x: Tensor, low: float, high: float) -> Tensor:

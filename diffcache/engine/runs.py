@@ -12,7 +12,8 @@ from diffcache.config import CPU, CacheConfig, RunFacts
 from diffcache.discovery.units import block_counts
 from diffcache.engine.branches import FORGET_AFTER
 from diffcache.engine.choices import choices_of
-from diffcache.engine.engine import Engine, Progress
+from diffcache.engine.engine import Engine
+from diffcache.engine.progress import Progress
 from diffcache.engine.shown_guidance import ScaleWatch
 from diffcache.engine.step_hindsight import StepHindsight
 from diffcache.host.call import Call, Signature, signature_of

@@ -14,10 +14,10 @@ from diffcache.attach.overrides import denoiser_members, noise_scheduler_members
 from diffcache.attach.requirements import units_of
 from diffcache.config import CacheConfig
 from diffcache.engine.choices import Choices
-from diffcache.engine.engine import Progress
 from diffcache.engine.loop_scope import LoopScope
 from diffcache.engine.observers import NOBODY, observed
 from diffcache.engine.pipeline_scope import PipelineScope
+from diffcache.engine.progress import Progress
 from diffcache.engine.runs import Run
 from diffcache.engine.scopes import Scope, entered
 from diffcache.hooks.attachments import swapped

@@ -17,10 +17,11 @@ from diffcache.engine.branch import Branch
 from diffcache.engine.choices import Choices
 from diffcache.engine.comparison import Comparison, Streams
 from diffcache.engine.decider import Lane
-from diffcache.engine.engine import Engine, Progress
+from diffcache.engine.engine import Engine
 from diffcache.engine.execution import Carried, Execution, Invocation, Parts, carried_out
 from diffcache.engine.first_pass import store_site
 from diffcache.engine.inner_sites import InnerSites
+from diffcache.engine.progress import Progress
 from diffcache.engine.watch import COMPARED
 from diffcache.engine.whole_model import WholeModel
 from diffcache.host.call import Call

@@ -20,8 +20,9 @@ from diffcache.attach.requirements import facts_of
 from diffcache.config import CacheConfig
 from diffcache.discovery.site_names import is_inside
 from diffcache.engine.choices import Choices
-from diffcache.engine.engine import Engine, Progress
+from diffcache.engine.engine import Engine
 from diffcache.engine.loop_scope import LoopScope
+from diffcache.engine.progress import Progress
 from diffcache.engine.runs import served_by_identity
 from diffcache.engine.scopes import entered
 from diffcache.hooks.attachments import Attachment

@@ -10,7 +10,8 @@ from support.toys import ToyDenoiser, ToyPipeline, by_embeds, toy_pipeline
 from torch import Tensor
 
 from diffcache import UniformConfig, accelerate, denoising_run, report
-from diffcache.engine.engine import TRAINING, Engine
+from diffcache.engine.engine import Engine
+from diffcache.engine.obstacles import TRAINING
 from diffcache.engine.scopes import Scope, innermost
 
 

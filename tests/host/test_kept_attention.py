@@ -13,7 +13,7 @@ from zoo.pipelines import CASES
 from zoo.unet_pipelines import sd
 
 from diffcache import accelerate, report
-from diffcache.engine.engine import KEPT_ATTENTION
+from diffcache.engine.obstacles import KEPT_ATTENTION
 
 GUIDED = {**PROMPTS, **SMALL, "num_inference_steps": 6, "guidance_scale": 3.0}
 UNGUIDED = {**GUIDED, "guidance_scale": 1.0}
