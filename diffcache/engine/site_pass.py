@@ -1,7 +1,6 @@
 """One forward of a denoiser whose sites are known: its units are computed and stored, or skipped."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,36 +13,13 @@ from diffcache.engine.branch import Branch
 from diffcache.engine.execution import CarriedUnit, Parts
 from diffcache.engine.first_pass import store_site
 from diffcache.engine.observers import NOBODY
+from diffcache.engine.visit import Visit
 from diffcache.host.call import Call, latents_of
-from diffcache.schedulers.steps import Decision, Step, Verdict
-from diffcache.store.rings import Store, Tensors
+from diffcache.schedulers.steps import Decision, Step
+from diffcache.store.rings import Tensors
 from diffcache.store.streams import Layout
 
 Forward = Callable[..., Any]
-
-
-@dataclass(slots=True)
-class _Visit:
-    """What one forward is to do at a site; `num_called` of the units of one that it skips have been called.
-
-    One that is `verified` is computed too, and the forward goes on with the prediction. So is one that an observer looks at. Neither is
-    `passed_over`.
-    """
-
-    site: Site
-    last: str
-    step: Step
-    verdicts: list[Verdict]
-    skips: bool
-    store: Store
-    passed_over: bool
-    num_called: int = 0
-    verified: bool = False
-
-    @property
-    def left_out(self) -> float:
-        """Share of the denoiser's work that was not computed here."""
-        return self.site.share * self.num_called / len(self.site.units) if self.passed_over else 0.0
 
 
 class SitePass:
@@ -74,8 +50,8 @@ class SitePass:
         self.branch = branch
         self.cuts = cuts
         self.watches: Mapping[int, str] = cuts.looked_at if is_first else cuts.paths
-        self.reached: list[_Visit] = []
-        self.here: _Visit | None = None
+        self.reached: list[Visit] = []
+        self.here: Visit | None = None
         self._tap, self._tapped = parts.choices.tap, cuts.tap
         self.seen = call.latents if self._tap is None else []
         self.strayed = self.rejected = False
@@ -84,8 +60,8 @@ class SitePass:
         self._starts = cuts.starts
         self._is_observed = parts.decider.observer is not NOBODY
         self._reuses_memory = cuts.reuses_memory
-        self._visits: dict[str, _Visit] = {}
-        self._alone: dict[str, _Visit] = {}
+        self._visits: dict[str, Visit] = {}
+        self._alone: dict[str, Visit] = {}
         self._names = CallNames()
         self._called: list[str] | None = [] if is_first else None
         self._shared: dict[Placeholder, Any] = {}
@@ -176,7 +152,7 @@ class SitePass:
         self.seen = [tensor.clone() for tensor in seen] if self._reuses_memory else seen
 
     def _unit_of_its_own(
-        self, here: _Visit, module: nn.Module, args: Any, kwargs: dict[str, Any]
+        self, here: Visit, module: nn.Module, args: Any, kwargs: dict[str, Any]
     ) -> CarriedUnit:
         """A site of one unit, which nobody observes: `_called_unit` without what other sites need."""
         self.reached.append(here)
@@ -185,8 +161,7 @@ class SitePass:
         given = layout.given(args, kwargs)
         if here.skips:
             here.num_called += 1
-            value = here.store.value(here.verdicts[0].decision, here.step, 0, given)
-            return layout.join(value, given)
+            return here.reused(given, given)
         self._given, self._bases = given, _copied_bases(layout, given) if self._reuses_memory else given
         output = yield True
         self._computed(here, (module, args, kwargs), output)
@@ -210,7 +185,7 @@ class SitePass:
             if self._is_observed:
                 observer.computing(self.name, here.step)
 
-    def _decide(self) -> dict[str, _Visit]:
+    def _decide(self) -> dict[str, Visit]:
         """For all sites at once, when the first is reached: by then signals have been seen. By first unit."""
         visits, branch, sites = {}, self.branch, self._starts.values()
         decided = self.decider.site_verdicts(self.step, branch, self.cuts.sites, lambda lane: self.seen)
@@ -220,7 +195,7 @@ class SitePass:
             skips_any = skips_any or skips
             last, store = site.units[-1], branch.store(site.name)
             passed_over = skips and not self.decider.observer.shadow
-            visits[name] = visit = _Visit(site, last, step, verdicts, skips, store, passed_over)
+            visits[name] = visit = Visit(site, last, step, verdicts, skips, store, passed_over)
             if last == name != self._tapped and store.layout is not None and not self._is_observed:
                 self._alone[name] = visit
         last_name = next(reversed(self._starts))
@@ -248,7 +223,7 @@ class SitePass:
         self.strayed, self._alone = True, {}
 
     def _skipped(
-        self, here: _Visit, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]
+        self, here: Visit, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]
     ) -> CarriedUnit:
         """What stands for a unit in a site that is reused."""
         if name != here.site.units[here.num_called]:
@@ -261,12 +236,14 @@ class SitePass:
         truth = yield True
         if here.verified:
             self._verify(here, truth)
-        return self._shadow(here, truth) if self.decider.observer.shadow else self._reused(here)
+        if self.decider.observer.shadow:
+            return self._shadow(here, truth)
+        return here.reused(self._bases, self._given)
 
-    def _stand_in(self, here: _Visit, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _stand_in(self, here: Visit, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         """What a site that is passed over returns in place of a unit: its own output for the last one, placeholders for the others."""
         if self._passes_last(here):
-            return self._reused(here)
+            return here.reused(self._bases, self._given)
         placeholder = self.cuts.placeholders[name]
         if placeholder in self._shared:
             return self._shared[placeholder]
@@ -275,7 +252,7 @@ class SitePass:
             self._shared[placeholder] = made
         return made
 
-    def _passes_last(self, here: _Visit) -> bool:
+    def _passes_last(self, here: Visit) -> bool:
         """Counts one more unit of a site that is skipped. Whether it was the last one; then the site is left."""
         here.num_called += 1
         if here.num_called < len(here.site.units):
@@ -283,7 +260,7 @@ class SitePass:
         self.here = None
         return True
 
-    def _computed(self, here: _Visit, first: Arguments, output: Any) -> None:
+    def _computed(self, here: Visit, first: Arguments, output: Any) -> None:
         """Stores what a site has computed."""
         store, layout = here.store, here.store.layout
         pairs = None if layout is None else layout.pairs_if_fits(output, self._given, self._bases)
@@ -299,20 +276,16 @@ class SitePass:
             self.decider.observe(here.step, store, 0, outputs)
         self.decider.computed(self.branch, 0, here.step, self.seen, outputs)
 
-    def _reused(self, here: _Visit) -> Any:
-        value = here.store.value(here.verdicts[0].decision, here.step, 0, self._bases)
-        return here.store.learned.join(value, self._given)
-
-    def _verify(self, here: _Visit, truth: Any) -> None:
+    def _verify(self, here: Visit, truth: Any) -> None:
         """Asks whether the prediction of what has been computed is good enough."""
         layout, self.extra = here.store.learned, here.site.share
-        guess, outputs = layout.split(self._reused(here)), layout.split(truth)
+        guess, outputs = layout.split(here.reused(self._bases, self._given)), layout.split(truth)
         self.rejected = not self.decider.accepts(here.step, guess, outputs)
 
-    def _shadow(self, here: _Visit, truth: Any) -> Any:
+    def _shadow(self, here: Visit, truth: Any) -> Any:
         """Predicts what has been computed, for an observer to compare, and goes on with what it says."""
         observer, layout = self.decider.observer, here.store.learned
-        guess, outputs = layout.split(self._reused(here)), layout.split(truth)
+        guess, outputs = layout.split(here.reused(self._bases, self._given)), layout.split(truth)
         features = layout.features(self._bases, outputs)
         goes_on = observer.predicted(self.name, here.step, guess, outputs, features)
         self.decider.tell(here.step, layout, features, outputs)
