@@ -1,8 +1,7 @@
-"""The public functions: thin, and all of the checking of what a user passes."""
+"""The public functions: thin. What a user may pass for a method is read in `recipes.asked_for`."""
 
-import difflib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,37 +13,24 @@ from diffcache.attach.attachment import diffusion_attachment_of, key_of
 from diffcache.config import CacheConfig
 from diffcache.hooks import attachments
 from diffcache.host.compiled import each_uncompiled
-from diffcache.host.components import (
-    check_call,
-    denoisers_of,
-    is_pipeline,
-    modules_of,
-    unknown_argument,
-)
-from diffcache.host.identity import refuse_others
+from diffcache.host.components import check_call, denoisers_of, is_pipeline, modules_of, unknown_argument
 from diffcache.language import attaching as language
 from diffcache.language.recipes.base import LanguageConfig
 from diffcache.language.recipes.builtin import LANGUAGE_DEFAULT
 from diffcache.method_config import MethodConfig
-from diffcache.planning.memory_bound import MemoryBound
+from diffcache.planning.memory_bound import MemoryBound, check_bound
 from diffcache.planning.plan import Plan, outline, plan_of
 from diffcache.planning.with_rows import WithRows, source_of
 from diffcache.quantization.weights import put_back, quantised, quantised_parts, quantising, repaired
+from diffcache.recipes.asked_for import asked_for, at_speedup, attachable, refuse_beside
 from diffcache.recipes.builtin import DEFAULT
-from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
-from diffcache.recipes.trajectory import TrajectoryConfig
-from diffcache.schedulers.artifact import CONFIG_NAME, config_models, is_yaml, load_yaml, saved_in
 from diffcache.schedulers.errors import ConfigError, TargetError
-from diffcache.schedulers.numbers_given import check_bytes
 from diffcache.schedulers.schedule import Schedule
 
 logger = logging.getLogger("diffcache")
 
 Target = TypeVar("Target")
-
-WITH_SPEEDUP: Mapping[str, type[CacheConfig]] = {kind.name: kind for kind in (TrajectoryConfig, EvenConfig)}
-"""Methods that `speedup=` is an option of; the first is the one that it means by itself."""
 
 
 def accelerate(
@@ -118,13 +104,13 @@ def accelerate(
                 "choose a language method instead."
             )
         usual = LANGUAGE_DEFAULT if config is not None else language.default_for(target, LANGUAGE_DEFAULT)
-        chosen = _for_language(_chosen(config, options, usual))
+        chosen = _for_language(asked_for(config, options, usual, LanguageConfig))
         language.attach(target, chosen)
         if verbose:
             print(f"diffcache: {chosen} attached to {type(target).__name__}")
         return target
     if max_cache_bytes is not None:
-        _check_bound(target, max_cache_bytes)
+        check_bound(target, max_cache_bytes)
     if quality is not None and components is not None:
         raise ConfigError(
             "quality= is measured with every denoiser cached: pass it without components=, or a method with them."
@@ -137,7 +123,7 @@ def accelerate(
             undone_on_error.enter_context(quantising(parts, quantize, keep_original))
         if speedup is not None or quality is not None:
             config, options = _aimed(target, config, speedup, quality, options), {}
-        resolved = _attachable(config, options, denoisers)
+        resolved = attachable(config, options, DEFAULT, denoisers)
         if rows is not None:
             resolved = WithRows(base=resolved, source=source_of(rows))
         elif isinstance(resolved, ReplayConfig) and resolved.rows_left_out is not None:
@@ -167,8 +153,8 @@ def method_for(
         ConfigError, ScheduleError, TargetError: as `accelerate`.
     """
     if speedup is not None:
-        config, options = _aimed(denoiser, config, speedup, None, options), {}
-    return _attachable(config, options, each_uncompiled({"denoiser": denoiser}))
+        config, options = at_speedup(config, speedup, options), {}
+    return attachable(config, options, DEFAULT, each_uncompiled({"denoiser": denoiser}))
 
 
 def method_named(
@@ -184,8 +170,8 @@ def method_named(
         ConfigError, ScheduleError: as `accelerate`.
     """
     if speedup is not None:
-        config, options = _aimed(None, config, speedup, None, options), {}
-    chosen = _chosen(config, options, DEFAULT)
+        config, options = at_speedup(config, speedup, options), {}
+    chosen = asked_for(config, options, DEFAULT, CacheConfig)
     if not isinstance(chosen, CacheConfig):
         raise ConfigError(f"{chosen.name} caches language models: choose a method for pipelines of pictures.")
     return chosen.resolved() if rows is None else WithRows(base=chosen.resolved(), source=source_of(rows))
@@ -263,8 +249,8 @@ def plan(
         _check_call(target, chosen.config, call)
         return plan_of(target, chosen.config, call, chosen.notes, attachment.components)
     if speedup is not None:
-        config = _aimed(target, config, speedup, None, {})
-    resolved = _attachable(config, {}, each_uncompiled(denoisers_of(target)))
+        config = at_speedup(config, speedup, {})
+    resolved = attachable(config, {}, DEFAULT, each_uncompiled(denoisers_of(target)))
     _check_call(target, resolved, call)
     return plan_of(target, resolved, call)
 
@@ -281,60 +267,6 @@ def _check_call(target: Any, config: CacheConfig, call: Collection[str]) -> None
     check_call(target, call)
 
 
-def _check_bound(target: Any, bound: Any) -> None:
-    check_bytes(bound)
-    if not is_pipeline(target):
-        raise ConfigError(
-            "max_cache_bytes= needs a Diffusers pipeline, whose calls can be planned: choose cache_dtype= instead."
-        )
-
-
-def _chosen(
-    config: MethodConfig | Schedule | str | Path | None, options: dict[str, Any], default: MethodConfig
-) -> MethodConfig:
-    """What `accelerate` was given as a method with its options."""
-    if isinstance(config, (str, Path)) and is_yaml(config):
-        config = _written(Path(config), default)
-    if isinstance(config, (str, Path)) and _is_saved(config):
-        config = _loaded(config)
-    if isinstance(config, Schedule):
-        return ReplayConfig.of(schedule=config, **options)
-    if isinstance(config, str):
-        return _method(config, default).of(**options)
-    chosen = default if config is None else config
-    if not isinstance(chosen, MethodConfig):
-        given: Any = config
-        if type(given) in (int, float):
-            raise ConfigError(
-                f"config must be a method's name, not {given}: write speedup={given} for a speed-up."
-            )
-        what = f"the class {config.__name__}" if isinstance(config, type) else f"a {type(config).__name__}"
-        raise ConfigError(f"config must be a method's name, a CacheConfig or a Schedule, not {what}.")
-    return chosen.replace(**options)
-
-
-def _is_saved(name: str | Path) -> bool:
-    """Whether this stands for a folder or a hub repository, and not for a method's name."""
-    return isinstance(name, Path) or (
-        name not in methods() and name != "" and ("/" in name or Path(name).is_dir())
-    )
-
-
-def _written(path: Path, default: MethodConfig) -> MethodConfig:
-    """The method of a YAML file, with its options; the default one where the file names none."""
-    name, options = load_yaml(path)
-    try:
-        return _method(default.name if name is None else name, default).of(**options)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
-
-
-def _loaded(name: str | Path) -> MethodConfig | Schedule:
-    """What `save_pretrained` has written into a folder or a hub repository."""
-    saved = saved_in(name)
-    return MethodConfig.from_pretrained(name) if saved == CONFIG_NAME else Schedule.from_pretrained(name)
-
-
 def _for_language(config: MethodConfig) -> LanguageConfig:
     """The method that is attached to a language model."""
     if not isinstance(config, LanguageConfig):
@@ -346,51 +278,14 @@ def _for_language(config: MethodConfig) -> LanguageConfig:
     return config
 
 
-def _attachable(
-    config: MethodConfig | Schedule | str | Path | None,
-    options: dict[str, Any],
-    denoisers: Mapping[str, nn.Module],
-) -> CacheConfig:
-    """What `accelerate` was given as the method that is attached to these denoisers."""
-    chosen = _chosen(config, options, DEFAULT)
-    from_folder = isinstance(config, (str, Path)) and not is_yaml(config) and _is_saved(config)
-    if from_folder and isinstance(chosen, CacheConfig) and not isinstance(chosen, ReplayConfig):
-        models = config_models(str(config))
-        # A single denoiser may be attached to by itself, and then has no name of a pipeline's.
-        alone = len(models) == len(denoisers) == 1
-        refuse_others(
-            "config", dict(zip(denoisers, models.values(), strict=True)) if alone else models, denoisers
-        )
-    return _for_denoisers(chosen, denoisers)
-
-
-def _for_denoisers(config: MethodConfig, denoisers: Mapping[str, nn.Module]) -> CacheConfig:
-    """The method that is attached to these denoisers: the one that was chosen, or what was calibrated for it."""
-    if not isinstance(config, CacheConfig):
-        raise TargetError(
-            f"{config.name} caches the tokens of a masked-diffusion language model: choose another method for this "
-            f"{type(next(iter(denoisers.values()))).__name__}."
-        )
-    resolved = config.resolved()
-    resolved.check(denoisers)
-    return resolved
-
-
 def _aimed(
     target: Any, config: Any, speedup: float | None, quality: float | None, options: dict[str, Any]
 ) -> MethodConfig | Schedule:
     """The method for a speed-up or a quality that was asked for."""
-    allowed = (None,) if speedup is None else (None, *WITH_SPEEDUP)
-    if config not in allowed or (speedup is not None and quality is not None):
-        raise ConfigError(
-            f"speedup= goes alone or with the methods {' and '.join(WITH_SPEEDUP)}, and quality= goes alone: leave the others out."
-        )
-    if speedup is not None:
-        if options.get("threshold"):
-            logger.warning(
-                "threshold= is not looked at beside speedup=, which says how much is computed: leave one of them out."
-            )
-        return WITH_SPEEDUP[config or TrajectoryConfig.name].of(speedup=speedup, **options)
+    if speedup is not None and quality is None:
+        return at_speedup(config, speedup, options)
+    refuse_beside(speedup)
+    refuse_beside(config)
     if "prompts" not in options:
         raise ConfigError(
             "quality= is measured on your prompts: pass prompts=[...] as well, or a schedule from diffcache.tune()."
@@ -399,16 +294,3 @@ def _aimed(
 
     found: MethodConfig | Schedule = tune(target, quality=quality, **options)
     return found
-
-
-def _method(name: str, default: MethodConfig) -> type[MethodConfig]:
-    """The method of this name; where there is none, those of the default's kind are named."""
-    if name in methods():
-        return methods()[name]
-    kind = LanguageConfig if isinstance(default, LanguageConfig) else CacheConfig
-    close = difflib.get_close_matches(name.lower(), kind.methods(), n=1)
-    if close:
-        raise ConfigError(f"there is no method {name!r}: did you mean {close[0]!r}?")
-    raise ConfigError(
-        f"there is no method {name!r}, and no folder of that name here: choose one of {', '.join(kind.methods())}."
-    )

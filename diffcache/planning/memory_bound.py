@@ -7,10 +7,11 @@ from weakref import ref
 
 from diffcache.attach.attachment import CallConfig
 from diffcache.config import CacheConfig, RunFacts
-from diffcache.host.components import denoisers_of
+from diffcache.host.components import denoisers_of, is_pipeline
 from diffcache.planning.derived_config import DerivedConfig
 from diffcache.planning.plan import Plan, PlannedSite, plan_of
 from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.numbers_given import check_bytes
 from diffcache.schedulers.steps import MODEL
 from diffcache.store.formats import narrower_than
 
@@ -56,6 +57,19 @@ class MemoryBound:
         # Another object may come to lie where one of these lay; a reference to what is gone equals no other.
         parts = [ref(part) for part in (*denoisers, scheduler) if part is not None]
         return parts, kinds, _form(call)
+
+
+def check_bound(target: Any, max_cache_bytes: Any) -> None:
+    """Refuses what is no bound, or a target whose calls cannot be planned.
+
+    Raises:
+        ConfigError: no whole number of bytes above 0, or no pipeline.
+    """
+    check_bytes(max_cache_bytes)
+    if not is_pipeline(target):
+        raise ConfigError(
+            "max_cache_bytes= needs a Diffusers pipeline, whose calls can be planned: choose cache_dtype= instead."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
