@@ -18,7 +18,8 @@ from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin,
 
 from typing_extensions import Self
 
-from diffcache.schedulers.artifact import load_config, save_config, upload
+from diffcache.schedulers.artifact import upload
+from diffcache.schedulers.config_file import load_config, save_config
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.numbers_given import is_number
 

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache.schedulers.artifact import as_json, json_text, load, made_of, plain, save, upload
+from diffcache.schedulers.artifact import json_text, plain, upload
 from diffcache.schedulers.errors import ScheduleError
+from diffcache.schedulers.schedule_file import as_json, load, made_of, save
 from diffcache.schedulers.steps import Decision
 
 ALL = "all"

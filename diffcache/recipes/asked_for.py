@@ -14,7 +14,8 @@ from diffcache.method_config import MethodConfig
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
-from diffcache.schedulers.artifact import CONFIG_NAME, config_models, is_yaml, load_yaml, saved_in
+from diffcache.schedulers.artifact import CONFIG_NAME, saved_in
+from diffcache.schedulers.config_file import config_models, is_yaml, load_yaml
 from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.schedule import Schedule
 

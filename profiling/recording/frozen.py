@@ -8,8 +8,8 @@ from diffcache.profiling.recording.calling import Call, accelerated, calls_hash
 from diffcache.profiling.recording.journal import Entry, journal, key_of
 from diffcache.profiling.recording.loops import target_of
 from diffcache.profiling.recording.pictures import rewound
-from diffcache.schedulers.artifact import as_json
 from diffcache.schedulers.schedule import Schedule
+from diffcache.schedulers.schedule_file import as_json
 
 
 def frozen(pipe: Any, call: Call, config: CacheConfig) -> Schedule:

@@ -17,9 +17,9 @@ from diffcache.profiling.recording.journal import Entry, journal, key_of
 from diffcache.profiling.recording.loops import target_of
 from diffcache.profiling.recording.pictures import median_of, pictures_of, psnr, relative_errors, rewound
 from diffcache.profiling.recording.processes import shared
-from diffcache.schedulers.artifact import as_json
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.schedule import EXPECTED_ERROR, Schedule
+from diffcache.schedulers.schedule_file import as_json
 
 Measure = Callable[[Tensor, Tensor], Tensor]
 """From pictures and the full runs' [N, ..., H, W] in 0..1 to a number for each sample [N]; the larger, the better."""

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from diffcache.config import CacheConfig
 from diffcache.profiling.recording.processes import broadcast
-from diffcache.schedulers.artifact import as_json
 from diffcache.schedulers.schedule import Schedule
+from diffcache.schedulers.schedule_file import as_json
 from diffcache.schedulers.search.checkpoint import load_checkpoint, save_checkpoint
 
 KIND = "render"
