@@ -8,7 +8,7 @@ from torch import nn
 
 from diffcache.host.components import denoisers_of, is_pipeline, refuse_no_denoiser
 from diffcache.noise_schedulers.levels import Level, levels_of_loop
-from diffcache.noise_schedulers.quirks import first_index_of, first_of, timesteps_of
+from diffcache.noise_schedulers.timesteps import first_index_of, first_of, timesteps_of
 from diffcache.schedulers.errors import TargetError
 
 

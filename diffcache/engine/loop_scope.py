@@ -13,7 +13,8 @@ from diffcache.engine.scopes import Scope, bring_to_front
 from diffcache.host.call import Call
 from diffcache.host.network_facts import NetworkFacts
 from diffcache.noise_schedulers.levels import Level
-from diffcache.noise_schedulers.quirks import first_of, noise_option
+from diffcache.noise_schedulers.quirks import noise_option
+from diffcache.noise_schedulers.timesteps import first_of
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.reports.records import RunRecord
 from diffcache.schedulers.errors import DiffcacheError

@@ -14,12 +14,9 @@ from diffcache.host.call import Call
 from diffcache.host.components import has_autoencoder
 from diffcache.host.guidance import guidance_scale_during, kept_scales_of
 from diffcache.host.network_facts import NetworkFacts
-from diffcache.noise_schedulers.quirks import (
-    asked_noise_option,
-    index_in_list,
-    sigmas_of,
-)
+from diffcache.noise_schedulers.quirks import asked_noise_option, sigmas_of
 from diffcache.noise_schedulers.respacing import respace
+from diffcache.noise_schedulers.timesteps import index_in_list
 from diffcache.noise_schedulers.timetable import timetable_of
 from diffcache.schedulers.guidance import UNTOLD, Guidance
 

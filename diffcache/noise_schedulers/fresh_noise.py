@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from diffcache.noise_schedulers.quirks import WITHOUT_NOISE, model_input, next_sample, timesteps_of
+from diffcache.noise_schedulers.quirks import WITHOUT_NOISE, model_input, next_sample
+from diffcache.noise_schedulers.timesteps import timesteps_of
 from diffcache.noise_schedulers.trial import copied_to_cpu, nothing_drawn
 
 

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from diffcache.noise_schedulers.options import option_of
+from diffcache.noise_schedulers.timesteps import timesteps_of
 from diffcache.schedulers.errors import ScheduleError
 
 NOISE_OPTIONS = ("eta", "s_churn")
@@ -57,10 +59,10 @@ def asked_noise_option(noise_scheduler: Any, call: Mapping[str, Any]) -> str | N
 
 def without_noise(noise_scheduler: Any) -> str:
     """What to use instead of a noise scheduler that adds fresh noise at its steps."""
-    algorithm = str(_option(noise_scheduler, "algorithm_type"))
+    algorithm = str(option_of(noise_scheduler, "algorithm_type"))
     if algorithm.startswith("sde-"):
         return f'algorithm_type="{algorithm.removeprefix("sde-")}"'
-    if _option(noise_scheduler, "stochastic_sampling"):
+    if option_of(noise_scheduler, "stochastic_sampling"):
         return "stochastic_sampling=False"
     like_ddpm = hasattr(noise_scheduler, "alphas_cumprod")
     another = (
@@ -86,34 +88,17 @@ def limits_samples(noise_scheduler: Any) -> str | None:
     """How its steps limit the predicted clean sample, after which a step is not linear in the output; None: not at all."""
     if type(noise_scheduler).__name__ in NEVER_CLIPS:
         return None
-    if _option(noise_scheduler, "thresholding"):
+    if option_of(noise_scheduler, "thresholding"):
         return "limits predicted samples (thresholding=True)"
-    return "clips predicted samples (clip_sample=True)" if _option(noise_scheduler, "clip_sample") else None
+    return "clips predicted samples (clip_sample=True)" if option_of(noise_scheduler, "clip_sample") else None
 
 
 def clip_range_of(noise_scheduler: Any) -> float | None:
     """The largest magnitude of its predicted samples, beyond which they are clipped; None where they are not, or by a quantile."""
     limits = limits_samples(noise_scheduler)
-    if limits is None or _option(noise_scheduler, "thresholding"):
+    if limits is None or option_of(noise_scheduler, "thresholding"):
         return None
-    return float(_option(noise_scheduler, "clip_sample_range") or 1.0)
-
-
-def timesteps_of(noise_scheduler: Any) -> Tensor | None:
-    """Its list of timesteps, [n]; None where it has none."""
-    timesteps = getattr(noise_scheduler, "timesteps", None)
-    return timesteps if isinstance(timesteps, Tensor) and timesteps.ndim == 1 else None
-
-
-def first_index_of(noise_scheduler: Any) -> int:
-    """The index in its list of timesteps at which the loop begins; image-to-image pipelines set one above 0."""
-    return getattr(noise_scheduler, "begin_index", None) or 0
-
-
-def first_of(noise_scheduler: Any, num_steps: int) -> int:
-    """The index in its list of timesteps at which a loop of so many steps begins, which ends with the list; 0 where no noise scheduler is known."""
-    timesteps = timesteps_of(noise_scheduler)
-    return 0 if timesteps is None else len(timesteps) - num_steps
+    return float(option_of(noise_scheduler, "clip_sample_range") or 1.0)
 
 
 def sigmas_of(noise_scheduler: Any) -> list[float] | None:
@@ -133,36 +118,8 @@ def sigmas_of(noise_scheduler: Any) -> list[float] | None:
 def training_times_of(noise_scheduler: Any) -> list[float] | None:
     """Its timesteps as fractions of its training steps; None where it does not tell how many these are."""
     timesteps = timesteps_of(noise_scheduler)
-    steps = _option(noise_scheduler, "num_train_timesteps")
+    steps = option_of(noise_scheduler, "num_train_timesteps")
     return [float(t) / steps for t in timesteps.tolist()] if timesteps is not None and steps else None
-
-
-def timesteps_before(noise_scheduler: Any, denoising_end: object) -> int | None:
-    """How many timesteps a loop has from where it begins to `denoising_end`, as Diffusers counts them; None where it goes to the last one."""
-    timesteps = timesteps_of(noise_scheduler)
-    steps = _option(noise_scheduler, "num_train_timesteps")
-    if timesteps is None or not steps or not isinstance(denoising_end, float) or not 0 < denoising_end < 1:
-        return None
-    cutoff = round(steps - denoising_end * steps)
-    left: list[float] = timesteps[first_index_of(noise_scheduler) :].tolist()
-    return len([t for t in left if t >= cutoff])
-
-
-def index_in_list(times: Iterable[object], noise_scheduler: Any) -> int | None:
-    """The index of the first of `times` that is a view into the noise scheduler's list of timesteps; None if none is.
-
-    Reads no tensor: it compares addresses in memory.
-    """
-    timesteps = timesteps_of(noise_scheduler)
-    if timesteps is None:
-        return None
-    storage = timesteps.untyped_storage().data_ptr()
-    for time in times:
-        if not isinstance(time, Tensor) or time.untyped_storage().data_ptr() != storage:
-            continue
-        if time.numel() <= 1 or not any(time.stride()):  # one time, or one that is expanded over the batch
-            return int(time.storage_offset() - timesteps.storage_offset())
-    return None
 
 
 def model_input(noise_scheduler: Any, sample: Tensor, time: Tensor) -> Tensor:
@@ -179,7 +136,7 @@ def next_sample(noise_scheduler: Any, output: Tensor, time: Tensor, sample: Tens
     The class's `step` is called, because the instance's may be wrapped by somebody.
     """
     cls = type(noise_scheduler)
-    if _option(noise_scheduler, "variance_type") in LEARNED_VARIANCES:
+    if option_of(noise_scheduler, "variance_type") in LEARNED_VARIANCES:
         output = torch.cat([output, torch.zeros_like(output)], dim=1)
     if cls.__name__ in TIME_PER_SAMPLE:
         time = time.expand(len(sample))
@@ -196,18 +153,18 @@ def is_flow(noise_scheduler: Any, sigmas: Sequence[float] | None) -> bool:
         sigmas: its noise levels (`sigmas_of`).
     """
     if (
-        _option(noise_scheduler, "use_flow_sigmas")
-        or _option(noise_scheduler, "prediction_type") == "flow_prediction"
+        option_of(noise_scheduler, "use_flow_sigmas")
+        or option_of(noise_scheduler, "prediction_type") == "flow_prediction"
     ):
         return True
-    if hasattr(noise_scheduler, "alphas_cumprod") or _option(noise_scheduler, "sigma_data") is not None:
+    if hasattr(noise_scheduler, "alphas_cumprod") or option_of(noise_scheduler, "sigma_data") is not None:
         return False
     return sigmas is not None and max(sigmas) <= 1
 
 
 def is_inverted(noise_scheduler: Any) -> bool:
     """Whether its sigmas, of flow matching, are shares of signal that rise to 1 (Mochi); the denoiser predicts clean - noise then."""
-    return bool(_option(noise_scheduler, "invert_sigmas"))
+    return bool(option_of(noise_scheduler, "invert_sigmas"))
 
 
 def is_negated(noise_scheduler: Any) -> bool:
@@ -215,14 +172,14 @@ def is_negated(noise_scheduler: Any) -> bool:
 
     In the last the clean sample is c_skip * x + c_out * output with c_out > 0 (Playground v2.5), and with c_out < 0 where the configuration says "v_prediction".
     """
-    if hasattr(noise_scheduler, "alphas_cumprod") or _option(noise_scheduler, "sigma_data") is None:
+    if hasattr(noise_scheduler, "alphas_cumprod") or option_of(noise_scheduler, "sigma_data") is None:
         return is_inverted(noise_scheduler) or type(noise_scheduler).__name__ in TOWARDS_DATA
-    return bool(_option(noise_scheduler, "prediction_type") == "epsilon")
+    return bool(option_of(noise_scheduler, "prediction_type") == "epsilon")
 
 
 def unit_of(noise_scheduler: Any) -> float:
     """The standard deviation of clean samples for which it is made."""
-    return float(_option(noise_scheduler, "sigma_data") or 1.0)
+    return float(option_of(noise_scheduler, "sigma_data") or 1.0)
 
 
 def prediction_type_of(noise_scheduler: Any) -> str:
@@ -234,7 +191,7 @@ def prediction_type_of(noise_scheduler: Any) -> str:
     if not hasattr(noise_scheduler, "alphas_cumprod"):
         return "velocity"
     names = {"epsilon": "epsilon", "sample": "sample", "original_sample": "sample"}
-    return names.get(_option(noise_scheduler, "prediction_type") or "", "velocity")
+    return names.get(option_of(noise_scheduler, "prediction_type") or "", "velocity")
 
 
 def signal_and_noise_of(
@@ -257,7 +214,7 @@ def signal_and_noise_of(
     if is_flow(noise_scheduler, sigmas):
         inverted = is_inverted(noise_scheduler)
         return [(sigma, 1 - sigma) if inverted else (1 - sigma, sigma) for sigma in sigmas]
-    unit = _option(noise_scheduler, "sigma_data") or (1.0 if isinstance(alphas, Tensor) else None)
+    unit = option_of(noise_scheduler, "sigma_data") or (1.0 if isinstance(alphas, Tensor) else None)
     if unit is None:
         return None
     return [(unit / math.hypot(unit, sigma), sigma / math.hypot(unit, sigma)) for sigma in sigmas]
@@ -277,7 +234,7 @@ def timesteps_at(noise_scheduler: Any, sigmas: Sequence[float]) -> Tensor:
         raise ScheduleError(
             f"{name} cannot be respaced: it does not keep one noise level for each step of the run; leave respace off."
         )
-    steps = _option(noise_scheduler, "num_train_timesteps")
+    steps = option_of(noise_scheduler, "num_train_timesteps")
     if steps and torch.allclose(timesteps.double().cpu(), levels[:-1].double().cpu() * steps, atol=1.0):
         times = torch.tensor([sigma * steps for sigma in sigmas], dtype=torch.float64)
     elif hasattr(noise_scheduler, "_sigma_to_t") and hasattr(noise_scheduler, "alphas_cumprod"):
@@ -319,18 +276,3 @@ def _levels_of_alphas(noise_scheduler: Any, timesteps: Tensor) -> list[float] | 
 def _at_timesteps(alphas: Tensor, timesteps: Tensor) -> Tensor:
     """The training's alphas at timesteps that are whole numbers, fp64 on the CPU."""
     return alphas.double().cpu()[timesteps.cpu().clamp(0, len(alphas) - 1)]
-
-
-def _option(noise_scheduler: Any, name: str) -> Any:
-    """An option of its configuration; None where it has none.
-
-    `from_config` keeps what the configuration of another class had, too; what its own `__init__` does not take is none of its options.
-    """
-    if hasattr(noise_scheduler, "from_config") and name not in _options(type(noise_scheduler).__init__):
-        return None
-    return getattr(getattr(noise_scheduler, "config", None), name, None)
-
-
-@cache
-def _options(init: Callable[..., None]) -> frozenset[str]:
-    return frozenset(inspect.signature(init).parameters)

@@ -7,7 +7,7 @@ from typing import Any
 
 from diffcache.noise_schedulers.influence import Influence, Matrix
 from diffcache.noise_schedulers.levels import UNKNOWN, Level, Parametrisation, levels_of
-from diffcache.noise_schedulers.quirks import first_index_of, timesteps_before, timesteps_of
+from diffcache.noise_schedulers.timesteps import first_index_of, timesteps_before, timesteps_of
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Step
 

@@ -10,7 +10,7 @@ import diffusers
 import pytest
 import torch
 
-from diffcache.noise_schedulers.quirks import index_in_list, sigmas_of
+from diffcache.noise_schedulers.quirks import sigmas_of
 
 T = torch.tensor
 ALPHAS = T([0.8, 0.5, 0.2])
@@ -44,13 +44,6 @@ def test_noise_levels(attributes: dict[str, Any], levels: list[float] | None) ->
     found = sigmas_of(SimpleNamespace(**attributes))
     assert found == (None if levels is None else pytest.approx(levels))
     assert found is None or all(map(math.isfinite, found))
-
-
-def test_a_timestep_is_found_by_where_it_lies_and_not_by_its_value() -> None:
-    noise_scheduler = SimpleNamespace(timesteps=T([9.0, 4.0, 4.0]))
-    assert index_in_list([torch.randn(3), noise_scheduler.timesteps[2]], noise_scheduler) == 2
-    assert index_in_list([noise_scheduler.timesteps[1].expand(5)], noise_scheduler) == 1
-    assert index_in_list([T(4.0), noise_scheduler.timesteps], noise_scheduler) is None
 
 
 @pytest.mark.parametrize("name", ["Euler", "EulerAncestral", "Heun", "KDPM2", "KDPM2Ancestral", "LMS"])
