@@ -1,6 +1,6 @@
 """One batch: the calls of a denoiser whose rows belong to several requests."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -13,7 +13,8 @@ from diffcache.engine.runs import Served
 from diffcache.engine.scopes import Forward, Scope
 from diffcache.host.call import Call
 from diffcache.host.compiled import uncompiled
-from diffcache.schedulers.errors import TargetError
+from diffcache.schedulers.errors import ConfigError, TargetError
+from diffcache.schedulers.numbers_given import is_count
 from diffcache.server.joint import SharedCall, Together
 from diffcache.server.request import Request
 from diffcache.server.rows import Ranges, Splitter, assembled, count_of
@@ -171,3 +172,26 @@ def _check_rows(entries: Sequence[Entry], rows: Sequence[Ranges], call: Call) ->
             f"the denoiser was called with {call.batch} rows, and this batch's requests have {wanted} ({each}{more}): give "
             "rows_per_request=, and guidance= to requests with two passes."
         )
+
+
+def check_entries(entries: Any) -> None:
+    """Refuses what are no pairs of a request and a step, with ConfigError."""
+    for entry in entries if isinstance(entries, Sequence) else [entries]:
+        if not (isinstance(entry, Sequence) and len(entry) == 2 and isinstance(entry[0], Request)):
+            raise ConfigError(
+                f"batch() takes a list of requests, each with the step that it is at, [(request, 0)], not {entry!r}."
+            )
+
+
+def row_counts(rows: int | Sequence[int], requests: int) -> list[int]:
+    """The samples of each request.
+
+    Raises:
+        ConfigError: these are no whole numbers above 0, or not one for each request.
+    """
+    counts = list(rows) if isinstance(rows, Iterable) else [rows] * requests
+    if len(counts) != requests or not all(map(is_count, counts)):
+        raise ConfigError(
+            f"rows_per_request takes one whole number above 0, or one for each of the {requests} requests, not {rows!r}."
+        )
+    return counts

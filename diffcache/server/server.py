@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,11 +13,9 @@ from weakref import WeakValueDictionary
 
 from torch import nn
 
-from diffcache.api import method_for
 from diffcache.attach.attach import swap_in_all
 from diffcache.attach.loop_checks import noise_levels, number_of_steps
 from diffcache.attach.requirements import facts_of
-from diffcache.config import CacheConfig
 from diffcache.discovery.site_names import is_inside
 from diffcache.engine.choices import Choices
 from diffcache.engine.engine import Engine
@@ -26,21 +24,18 @@ from diffcache.engine.progress import Progress
 from diffcache.engine.runs import served_by_identity
 from diffcache.engine.scopes import entered
 from diffcache.hooks.attachments import Attachment
-from diffcache.host.compiled import uncompiled
 from diffcache.host.network_facts import facts_of_networks
-from diffcache.host.parallel import Agreement, agreement_of
+from diffcache.host.parallel import Agreement
 from diffcache.method_config import MethodConfig
-from diffcache.planning.with_rows import WithRows, source_of
 from diffcache.reports.records import RunRecord
 from diffcache.schedulers.errors import ConfigError, DiffcacheError, TargetError
-from diffcache.schedulers.numbers_given import is_count
 from diffcache.schedulers.schedule import Schedule
-from diffcache.server.batch import BatchScope, Entry, Sharing
+from diffcache.server.batch import BatchScope, Entry, Sharing, check_entries, row_counts
 from diffcache.server.eviction import Eviction
+from diffcache.server.method_of_request import method_of_request
 from diffcache.server.request import Guidance, Request, Usage
 from diffcache.server.rows import Splitter
 from diffcache.server.stats import Collector, ServerStats, Totals, prometheus_text, stats_of
-from diffcache.tokens.row_rule import Source
 
 GUIDANCE = (None, "batched", "apart")
 ORDERS = ("passes", "requests")
@@ -126,7 +121,8 @@ class Server:
         levels = noise_levels(sigmas, num_steps, noise_scheduler)
         if guidance not in GUIDANCE:
             raise ConfigError(f"guidance must be None, 'batched' or 'apart', not {guidance!r}.")
-        chosen = self._method(config, speedup, rows, options)
+        bounded = self._limits.eviction is not None
+        chosen = method_of_request(self._denoiser, config, speedup, rows, options, bounded=bounded)
         if chosen is not None and rows is None:
             # Refuses here what would fail in a batch, and take the caches of all its requests.
             chosen.most_ticks(
@@ -176,8 +172,8 @@ class Server:
             TargetError: the call has other rows than these requests, or cannot be taken apart; the server is over.
         """
         self._check_open()
-        _check_entries(entries)
-        rows = _row_counts(rows_per_request, len(entries))
+        check_entries(entries)
+        rows = row_counts(rows_per_request, len(entries))
         if order not in ORDERS:
             raise ConfigError(f"order must be 'passes' or 'requests', not {order!r}.")
         with self._lock:
@@ -223,30 +219,6 @@ class Server:
     def _check_open(self) -> None:
         if self._is_over:
             raise TargetError("this server is over: use it inside its with block.")
-
-    def _method(
-        self, config: Any, speedup: float | None, rows: Any, options: dict[str, Any]
-    ) -> CacheConfig | None:
-        if config is None and speedup is None:
-            if options:
-                raise ConfigError(
-                    f"{', '.join(options)}: name the method that these are options of, config=."
-                )
-            if rows is not None:
-                raise ConfigError("rows= goes with a method: name it, config=, or pass speedup=.")
-            return None
-        chosen = method_for(self._denoiser, config, speedup=speedup, **options)
-        if rows is not None:
-            chosen = WithRows(base=chosen, source=_source_of(rows))
-        facts = facts_of({"denoiser": self._denoiser}, "denoiser")
-        unsettled = is_inside(chosen.sites(facts)) or chosen.guidance(facts) is not None
-        together = agreement_of(uncompiled(self._denoiser)) is not None
-        if unsettled and together and self._limits.eviction is not None:
-            raise ConfigError(
-                f"max_cache_bytes= with {chosen.name} and several processes: these could drop different caches, and would then "
-                "wait for each other for ever. Choose a method that caches the whole denoiser, or leave the bound out."
-            )
-        return chosen
 
     def _free_name(self) -> str:
         """A number that no open request is called by; it holds the lock."""
@@ -297,34 +269,6 @@ class Server:
         if not usage.is_counted:
             with self._lock:
                 self._totals.end("lost", usage)
-
-
-def _source_of(rows: Any) -> Source:
-    """What `rows=` of a request means."""
-    source = source_of(rows)
-    if source is None:
-        raise ConfigError(
-            'rows="mask" takes the mask_image of a pipeline, and a request has none: pass rows=mask itself.'
-        )
-    return source
-
-
-def _check_entries(entries: Any) -> None:
-    """Refuses what are no pairs of a request and a step."""
-    for entry in entries if isinstance(entries, Sequence) else [entries]:
-        if not (isinstance(entry, Sequence) and len(entry) == 2 and isinstance(entry[0], Request)):
-            raise ConfigError(
-                f"batch() takes a list of requests, each with the step that it is at, [(request, 0)], not {entry!r}."
-            )
-
-
-def _row_counts(rows: int | Sequence[int], requests: int) -> list[int]:
-    counts = list(rows) if isinstance(rows, Iterable) else [rows] * requests
-    if len(counts) != requests or not all(map(is_count, counts)):
-        raise ConfigError(
-            f"rows_per_request takes one whole number above 0, or one for each of the {requests} requests, not {rows!r}."
-        )
-    return counts
 
 
 def _engine(choices: Choices, record: RunRecord, progress: Progress, agreement: Agreement | None) -> Engine:
