@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diffcache.reports.freezing import frozen
 from diffcache.reports.nothing_reused import counted, ended_early, why_nothing_was_reused
 from diffcache.reports.records import MIXED, CallRecord, RunRecord
 from diffcache.reports.timeline import draw_timeline, timeline_svg
 from diffcache.schedulers.artifact import json_text
-from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.schedule import EXPECTED_ERROR, Schedule
 from diffcache.schedulers.steps import Decision
 
@@ -261,37 +261,12 @@ class RunReport:
         Raises:
             ScheduleError: there is not exactly one run, each sample had its own decisions (`per_sample`), or the method chose tokens by itself.
         """
-        if not self.calls:
-            raise ScheduleError(
-                "to_schedule() needs a run: call the pipeline first, and take the report after it."
-            )
-        # What a pipeline computes before its loop, as keys and values of reference pictures, is no loop.
-        loops = [record for record in self.records if record.observed] or self.records
-        if len(loops) != 1:
-            raise ScheduleError(
-                f"to_schedule() needs a call with one denoising loop; this one had {len(loops)}: take one of the report's `runs`."
-            )
-        (record,) = loops
-        if self.options.get("per_sample") or any(call.mark == MIXED for call in record.calls):
-            raise ScheduleError("a per_sample run cannot be frozen: its samples were decided apart.")
-        if "rows" not in self.options and any(call.mark == Decision.ROWS.value for call in record.calls):
-            raise ScheduleError(
-                f"a {self.method} run cannot be frozen: it chose the tokens that it computed by itself. Use the method again."
-            )
-        return Schedule(
-            models=record.models,
-            table=record.marks(),
-            noise_scheduler=record.noise_scheduler,
-            sigmas=None if record.sigmas is None else tuple(record.sigmas),
-            predictor=record.predictor,
-            quantization=record.quantization,
-            producer={"method": self.method, "options": self.options},
-            measured={
-                "compute_fraction": self.compute_fraction,
-                "cache_bytes": self.cache_bytes,
-                **({} if self.expected_error is None else {EXPECTED_ERROR: self.expected_error}),
-            },
-        )
+        measured = {
+            "compute_fraction": self.compute_fraction,
+            "cache_bytes": self.cache_bytes,
+            **({} if self.expected_error is None else {EXPECTED_ERROR: self.expected_error}),
+        }
+        return frozen(self.method, self.options, self.records, measured)
 
     def __repr__(self) -> str:
         return f"<RunReport {self.summary().splitlines()[0]}>"
