@@ -1,7 +1,7 @@
 """Replay: a schedule as a method."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +16,7 @@ from diffcache.host.identity import refuse_others
 from diffcache.prediction.correctors import GAIN, SHIFT, WEIGHTS, Affine, Corrector, Repair, coefficient_name
 from diffcache.prediction.descriptions import predictor_from
 from diffcache.prediction.predictors import Predictor
+from diffcache.recipes.other_runs import difference, other_guidance, same_levels
 from diffcache.recipes.planning_anew import planning_anew
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.base import CacheScheduler
@@ -27,8 +28,6 @@ from diffcache.schedulers.steps import MODEL, Decision
 from diffcache.schedulers.table import Table
 from diffcache.store.formats import DTYPES
 from diffcache.store.streams import Basis
-
-SIGMA_TOLERANCE = 1e-3
 
 BOUND = ("conditional", "average velocity")
 """Predictors that are for the ticks of their own run."""
@@ -179,7 +178,7 @@ class ReplayConfig(CacheConfig):
         return super().corrects(run) and (self._recorded_hindsight or not self._can_plan_anew)
 
     def remark(self, run: RunFacts) -> str | None:
-        remarks, anew = [self._other_guidance(run)], self._anew(run)
+        remarks, anew = [other_guidance(self.schedule, run)], self._anew(run)
         if anew is not None:
             remarks += [f"the schedule was planned anew for {run.num_ticks} ticks", anew.remark(run)]
         return "; ".join(remark for remark in remarks if remark is not None) or None
@@ -205,7 +204,7 @@ class ReplayConfig(CacheConfig):
         if levels is None or not self.respace:
             return None
         made = self.schedule.sigmas
-        if made is None or not _same_levels(sigmas, made):
+        if made is None or not same_levels(sigmas, made):
             return None  # resampled, or refused at the run's first call
         return [float(level) for level in levels]
 
@@ -264,7 +263,7 @@ class ReplayConfig(CacheConfig):
         difference = self._difference(run)
         if difference is None:
             # What was measured is the error of runs that got no other noise, and the same guidance.
-            as_measured = self._other_guidance(run) is None and not run.adds_noise
+            as_measured = other_guidance(self.schedule, run) is None and not run.adds_noise
             return self.schedule if as_measured else replace(self.schedule, measured={})
         predictor = self.schedule.predictor
         if predictor["name"] in BOUND and (self.resample or "angles" not in predictor):
@@ -278,36 +277,14 @@ class ReplayConfig(CacheConfig):
             )
         return self.schedule.resampled(run.num_ticks, run.sigmas)
 
-    def _other_guidance(self, run: RunFacts) -> str | None:
-        """What the report says where the schedule was made with another scale of guidance: the error that was measured is of that one."""
-        made, here = self.schedule.predictor.get(GUIDANCE_SCALE), run.guidance.scale
-        if made is None or here is None or made == here:
-            return None
-        return f"the schedule was made with a guidance scale of {made:g}, and this run has {here:g}: tune one for this scale, or compare the result"
-
     def _difference(self, run: RunFacts) -> str | None:
-        made = self.schedule
-        if run.num_ticks != made.num_ticks:
-            return f"{made.num_ticks} ticks and this run {run.num_ticks}"
-        if run.noise_scheduler is not None and made.noise_scheduler not in (None, run.noise_scheduler):
-            return f"the noise scheduler {made.noise_scheduler} and this run {run.noise_scheduler}"
-        if run.sigmas is not None and made.sigmas is not None:
-            levels = self._corrections().get(RESPACED) if self.respace else None
-            if not _same_levels(run.sigmas, made.sigmas if levels is None else levels.tolist()):
-                return "other noise levels than this run"
-        latents = made.models[run.denoiser].latents if run.denoiser in made.models else ()
-        if latents and run.latents and latents != run.latents:
-            return f"latents of {list(latents[0])} and this run of {list(run.latents[0])}"
-        return None
+        return difference(
+            self.schedule, run, lambda: self._corrections().get(RESPACED) if self.respace else None
+        )
 
 
 def _weights(quantization: str | None) -> str:
     return "plain weights" if quantization is None else f"weights in {quantization}"
-
-
-def _same_levels(a: Sequence[float], b: Sequence[float]) -> bool:
-    scale = max(abs(sigma) for sigma in b)
-    return len(a) == len(b) and all(abs(x - y) <= SIGMA_TOLERANCE * scale for x, y in zip(a, b, strict=True))
 
 
 def _is_boosts(data: Any) -> bool:

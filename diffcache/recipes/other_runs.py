@@ -1,0 +1,47 @@
+"""In what a run differs from the one that a schedule was made in."""
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from diffcache.config import RunFacts
+from diffcache.schedulers.schedule import GUIDANCE_SCALE, Schedule
+
+SIGMA_TOLERANCE = 1e-3
+"""Noise levels that differ by less than this, as a fraction of the largest one, are the same."""
+
+
+def difference(made: Schedule, run: RunFacts, respaced: Callable[[], Tensor | None]) -> str | None:
+    """Why a schedule cannot be followed in a run as it is, in the words of an error; None where it can.
+
+    Args:
+        made: the schedule.
+        run: the run.
+        respaced: the noise levels that the schedule gives its runs; None where it leaves them as they are.
+    """
+    if run.num_ticks != made.num_ticks:
+        return f"{made.num_ticks} ticks and this run {run.num_ticks}"
+    if run.noise_scheduler is not None and made.noise_scheduler not in (None, run.noise_scheduler):
+        return f"the noise scheduler {made.noise_scheduler} and this run {run.noise_scheduler}"
+    if run.sigmas is not None and made.sigmas is not None:
+        levels = respaced()
+        if not same_levels(run.sigmas, made.sigmas if levels is None else levels.tolist()):
+            return "other noise levels than this run"
+    latents = made.models[run.denoiser].latents if run.denoiser in made.models else ()
+    if latents and run.latents and latents != run.latents:
+        return f"latents of {list(latents[0])} and this run of {list(run.latents[0])}"
+    return None
+
+
+def other_guidance(made: Schedule, run: RunFacts) -> str | None:
+    """What the report says where a schedule was made with another scale of guidance: the error that was measured is of that one."""
+    scale, here = made.predictor.get(GUIDANCE_SCALE), run.guidance.scale
+    if scale is None or here is None or scale == here:
+        return None
+    return f"the schedule was made with a guidance scale of {scale:g}, and this run has {here:g}: tune one for this scale, or compare the result"
+
+
+def same_levels(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Whether two lists of noise levels are the same."""
+    scale = max(abs(sigma) for sigma in b)
+    return len(a) == len(b) and all(abs(x - y) <= SIGMA_TOLERANCE * scale for x, y in zip(a, b, strict=True))
