@@ -21,15 +21,8 @@ from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.guidance import Guidance
 from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.moments import Moment
-from diffcache.trajectory.control import (
-    ExpectedErrorControl,
-    ExpectedOf,
-    PlannedTicks,
-    PredictionError,
-    first_speedup,
-    of_usual_contrast,
-    shown,
-)
+from diffcache.trajectory.control import ExpectedErrorControl, first_speedup, shown
+from diffcache.trajectory.following import ExpectedOf, PlannedTicks, PredictionError, of_usual_contrast
 from diffcache.trajectory.known import Course, Known, Matrix, ResultErrors
 from diffcache.trajectory.plan import HELD, LONGEST_MOVED, Start, TrajectoryPlan, planned
 from diffcache.trajectory.prior import Prior, universal

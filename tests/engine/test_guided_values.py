@@ -15,7 +15,7 @@ from diffcache.engine.guided_values import GuidedValues
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.guidance import TYPICAL_SCALE, Guidance
 from diffcache.schedulers.moments import Moment
-from diffcache.trajectory.control import PlannedTicks
+from diffcache.trajectory.following import PlannedTicks
 
 TICKS = 20
 SCALE = 4.0

@@ -26,7 +26,7 @@ from diffcache.schedulers.guidance import TYPICAL_SCALE, Guidance
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Step
 from diffcache.trajectory import known
-from diffcache.trajectory.control import USUAL, PlanFollower, PlannedTicks
+from diffcache.trajectory.following import USUAL, PlanFollower, PlannedTicks
 from diffcache.trajectory.known import Course
 from diffcache.trajectory.plan import HELD, LONGEST_MOVED, TrajectoryPlan, planned
 from diffcache.trajectory.response import Response

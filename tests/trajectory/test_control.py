@@ -17,19 +17,8 @@ from diffcache.host.components import has_autoencoder
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.moments import Moment, signal_and_noise
 from diffcache.schedulers.steps import Decision, Step
-from diffcache.trajectory.control import (
-    ENOUGH,
-    FORETOLD,
-    OFF,
-    SPEEDUPS,
-    TYPICAL,
-    USUAL,
-    ExpectedErrorControl,
-    PlanFollower,
-    PlannedTicks,
-    cheapest,
-    contrast_at,
-)
+from diffcache.trajectory.control import ENOUGH, OFF, SPEEDUPS, TYPICAL, ExpectedErrorControl, cheapest
+from diffcache.trajectory.following import FORETOLD, USUAL, PlanFollower, PlannedTicks, contrast_at
 from diffcache.trajectory.plan import TrajectoryPlan
 from diffcache.trajectory.result_error import WINDOW, Trust
 
@@ -284,7 +273,7 @@ def test_errors_of_pictures_are_expected_where_a_pipeline_decodes_them(
     flux.render(pipe, 0, 10)
     of_pictures = report(pipe).expected_error
     assert of_pictures is not None
-    monkeypatch.setattr("diffcache.trajectory.control.LATE", 0.0)  # no contrast is seen
+    monkeypatch.setattr("diffcache.trajectory.following.LATE", 0.0)  # no contrast is seen
     monkeypatch.setattr("diffcache.engine.pipeline_scope.has_autoencoder", lambda pipeline: False)
     pipe = accelerate(flux.build(), speedup=2)
     flux.render(pipe, 0, 10)
