@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial
+from dataclasses import dataclass
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -11,28 +11,20 @@ import numpy as np
 
 from diffcache.config import RunFacts
 from diffcache.method_config import method
-from diffcache.prediction.hindsight import LARGEST_RATIO
 from diffcache.prediction.predictors import Conditional, Polynomial, Predictor
-from diffcache.recipes.budgeted import BudgetedConfig, allowed, choosable, evenly
+from diffcache.recipes.budgeted import BudgetedConfig, allowed, choosable
 from diffcache.recipes.few_steps import leaves, proposal
+from diffcache.recipes.run_plans import chooses_last, course_of, errors_of_result, plan_of_run
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError
-from diffcache.schedulers.guards import Guards
-from diffcache.schedulers.guidance import Guidance
 from diffcache.schedulers.interval import Interval
-from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.control import ExpectedErrorControl, first_speedup, shown
 from diffcache.trajectory.following import ExpectedOf, PlannedTicks, PredictionError, of_usual_contrast
-from diffcache.trajectory.known import Course, Known, Matrix, ResultErrors
-from diffcache.trajectory.plan import HELD, LONGEST_MOVED, Start, TrajectoryPlan, planned
+from diffcache.trajectory.known import Known, Matrix
+from diffcache.trajectory.plan import HELD, TrajectoryPlan
 from diffcache.trajectory.prior import Prior, universal
 from diffcache.trajectory.response import PARTS
-from diffcache.trajectory.search import through
 from diffcache.trajectory.transfer import SAME, are_angles
-
-KEEPING_NORM = 0.5
-"""Guidance that keeps the norm of the conditional output counts as its scale raised to this power: velocities change less near pure noise, and answer less
-to errors of the sample. Chosen on sd3, sana and wan, whose guidance was made to keep the norm."""
 
 WORTH_COMPARING = 0.01
 """Where a larger error is expected of a speed-up, the report advises to compare the run with fewer steps."""
@@ -168,7 +160,7 @@ class TrajectoryConfig(BudgetedConfig):
 
     def tail(self, run: RunFacts) -> int:
         course = course_of(run)
-        return 0 if course.ends_short or _chooses_last(course) else 1
+        return 0 if course.ends_short or chooses_last(course) else 1
 
     def plan(self, run: RunFacts, speedup: float) -> TrajectoryPlan:
         """What is computed in a run of known length at a speed-up.
@@ -179,7 +171,7 @@ class TrajectoryConfig(BudgetedConfig):
         count = allowed(run.num_ticks or 1, speedup)
         if not self.handovers:  # where another denoiser takes over is not known yet, and is computed besides
             count = choosable(count, run)
-        return _plan(self.known, self.hindsight, course_of(run), count, self.guards(run))
+        return plan_of_run(self.known, self.hindsight, course_of(run), count, self.guards(run))
 
     def _followed(self, run: RunFacts) -> TrajectoryPlan:
         """The plan that says how reused ticks are predicted and corrected: with a threshold, the one that runs usually come to."""
@@ -226,7 +218,7 @@ class TrajectoryConfig(BudgetedConfig):
             followed = self._followed(run)
             if followed.ticks == tuple(computed):
                 return followed.expected
-            errors = _errors(self.known, self.hindsight, course_of(run))
+            errors = errors_of_result(self.known, self.hindsight, course_of(run))
             return errors(followed.trust, followed.corrects).likely(computed)
 
         return expected
@@ -240,57 +232,3 @@ def _rows(matrix: Any) -> Matrix:
         return ()
     is_matrix = found.ndim == 2 and bool(np.isfinite(found).all())
     return tuple(map(tuple, found.tolist())) if is_matrix else ()
-
-
-def course_of(run: RunFacts) -> Course:
-    """Of a run, of whose ticks perhaps nothing but their number is known."""
-    moments = run.moments or tuple(map(Moment, range(run.num_ticks or 0)))
-    return Course(moments, run.influence, strength_of(run.guidance), run.clipped_influence, run.adds_noise)
-
-
-def strength_of(guidance: Guidance) -> float:
-    """The scale of guidance that the prior counts with."""
-    counted: float = guidance.counted ** (1.0 if guidance.norm_along is None else KEEPING_NORM)
-    return counted
-
-
-@lru_cache(maxsize=64)
-def _plan(known: Known, hindsight: bool, course: Course, count: int, guards: Guards) -> TrajectoryPlan:
-    """The plan of a run; runs that are alike share it."""
-    errors, start = _errors(known, hindsight, course), _start(known, course, count, guards)
-    if course.adds_noise:  # velocities follow the noise, so none tells of a later one
-        even = tuple(start.even)
-        return TrajectoryPlan(even, HELD, errors(HELD, False).likely(even), corrects=False)
-    starts = [start]
-    is_open = guards.tail_steps == 0 and _chooses_last(course) and not course.ends_short
-    if is_open and count > max(guards.warmup_steps, 1):
-        starts.insert(0, _start(known, course, count, replace(guards, tail_steps=1)))
-    return planned(errors, starts, is_own=known.covariance is not None)
-
-
-def _chooses_last(course: Course) -> bool:
-    """Whether plans with the last tick are compared with plans without it."""
-    return course.influence is not None and len(course.moments) <= LONGEST_MOVED
-
-
-def _start(known: Known, course: Course, count: int, guards: Guards) -> Start:
-    """Evenly spaced ticks, among them all that have to be computed."""
-    ticks = len(course.moments)
-    ends = {0, *range(min(guards.warmup_steps, ticks)), *range(max(ticks - guards.tail_steps, 0), ticks)}
-    forced = {*ends, *known.handovers_in(ticks)}
-    even = through(np.array([evenly(ticks, max(count, len(forced)), guards)]), forced)[0].tolist()
-    return Start(even, forced)
-
-
-@lru_cache(maxsize=2)
-def _errors(known: Known, hindsight: bool, course: Course) -> ResultErrors:
-    """The errors of a run's result, which all its plans share."""
-    # Where the noise scheduler adds noise or clips, nothing is corrected.
-    ratio = LARGEST_RATIO if hindsight and course.influence is not None else 0.0
-    return cache(known.errors(course, ratio))
-
-
-def forget() -> None:
-    """Forgets all plans: the next run makes its own."""
-    _plan.cache_clear()
-    _errors.cache_clear()

@@ -9,7 +9,8 @@ from diffcache.evals.experiments.trajectory_prior import SAMPLES
 from diffcache.evals.harness.facts import run_facts
 from diffcache.evals.harness.unseen import judged_on
 from diffcache.prediction.hindsight import LARGEST_RATIO
-from diffcache.recipes.trajectory import TrajectoryConfig, course_of
+from diffcache.recipes.run_plans import course_of
+from diffcache.recipes.trajectory import TrajectoryConfig
 
 
 def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]:

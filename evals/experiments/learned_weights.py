@@ -15,7 +15,8 @@ from diffcache.evals.testbeds import splits, zoo
 from diffcache.noise_schedulers.levels import Level, levels_of
 from diffcache.noise_schedulers.quirks import model_input
 from diffcache.prediction.hindsight import LARGEST_RATIO
-from diffcache.recipes.trajectory import TrajectoryConfig, course_of
+from diffcache.recipes.run_plans import course_of
+from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.trajectory.result_error import WINDOW
 
 LEARNED_ON = 4

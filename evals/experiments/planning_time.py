@@ -7,8 +7,9 @@ from typing import Any
 from diffcache.config import RunFacts
 from diffcache.evals.harness.facts import run_facts
 from diffcache.evals.testbeds import splits, zoo
-from diffcache.recipes import trajectory
-from diffcache.recipes.trajectory import TrajectoryConfig, course_of
+from diffcache.recipes import run_plans
+from diffcache.recipes.run_plans import course_of
+from diffcache.recipes.trajectory import TrajectoryConfig
 
 REPEATS = 5
 
@@ -31,7 +32,7 @@ def planning_times(testbed: str, steps: int) -> dict[str, Any]:
 
 
 def _milliseconds(config: TrajectoryConfig, run: RunFacts) -> float:
-    trajectory.forget()
+    run_plans.forget()
     start = time.process_time()
     config.scheduler(run)
     config.predictor_for(run)

@@ -11,7 +11,8 @@ from diffcache.evals.harness.facts import run_facts
 from diffcache.evals.harness.unseen import judged_on
 from diffcache.prediction.hindsight import LARGEST_RATIO
 from diffcache.recipes.budgeted import evenly
-from diffcache.recipes.trajectory import TrajectoryConfig, course_of
+from diffcache.recipes.run_plans import course_of
+from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.trajectory.plan import TRUSTS
 
 FEWEST, MOST = 0.16, 0.76

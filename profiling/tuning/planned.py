@@ -14,7 +14,8 @@ from diffcache.profiling.recording.velocities import NotMeasurable
 from diffcache.profiling.tuning.calibrated import MeanCacheEngine
 from diffcache.profiling.tuning.engine import Engine, engine
 from diffcache.recipes.even import EvenConfig
-from diffcache.recipes.trajectory import TrajectoryConfig, strength_of
+from diffcache.recipes.run_plans import strength_of
+from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.moments import angles_of
 from diffcache.trajectory.known import Matrix
 from diffcache.trajectory.transfer import smoothed

@@ -17,9 +17,10 @@ from diffcache.config import RunFacts
 from diffcache.evals.harness.facts import run_facts
 from diffcache.prediction.predictors import Conditional
 from diffcache.profiling.recording.covariance import covariance_of
-from diffcache.recipes import trajectory
+from diffcache.recipes import run_plans, trajectory
 from diffcache.recipes.budgeted import allowed, evenly
-from diffcache.recipes.trajectory import TrajectoryConfig, course_of
+from diffcache.recipes.run_plans import course_of
+from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.errors import ConfigError, DiffcacheError, ScheduleError
 from diffcache.schedulers.guards import History
 from diffcache.schedulers.guidance import TYPICAL_SCALE, Guidance
@@ -71,10 +72,10 @@ def test_where_nothing_tells_the_noise_levels_larger_errors_are_expected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     careful = TrajectoryConfig().plan(UNKNOWN, 2)
-    trajectory.forget()
+    run_plans.forget()
     monkeypatch.setattr(known, "WITHOUT_NOISE_LEVELS", 1.0)
     usual = TrajectoryConfig().plan(UNKNOWN, 2)
-    trajectory.forget()
+    run_plans.forget()
     assert careful == replace(usual, expected=careful.expected)
     assert careful.expected == pytest.approx(2 * usual.expected)
 
@@ -143,8 +144,8 @@ def test_plans_without_the_last_tick_alone_are_made_where_its_step_is_short(
         tried.append(len(starts))
         return planned(errors, starts, is_own=is_own)
 
-    monkeypatch.setattr(trajectory, "planned", spied)
-    trajectory.forget()
+    monkeypatch.setattr(run_plans, "planned", spied)
+    run_plans.forget()
     run = ending_with(share)
     TrajectoryConfig().plan(run, 2)
     assert TrajectoryConfig().guards(run).tail_steps == 0
@@ -335,9 +336,9 @@ def test_only_what_is_the_pipelines_own_is_searched_finely_and_not_doubted(
         searched.append(is_own)
         return planned(errors, starts, is_own=is_own)
 
-    monkeypatch.setattr(trajectory, "planned", spied)
+    monkeypatch.setattr(run_plans, "planned", spied)
     monkeypatch.setattr(known, "ResultError", Spied)
-    trajectory.forget()
+    run_plans.forget()
     own = {"covariance": (np.eye(20) + 1).tolist(), "response": np.ones((2, 20)).tolist()}
     for config in (TrajectoryConfig(), TrajectoryConfig(**own)):
         config.plan(KNOWN, 2)
@@ -469,11 +470,11 @@ def test_plans_of_a_run_share_their_errors(monkeypatch: pytest.MonkeyPatch) -> N
             super().__init__(*args)
 
     monkeypatch.setattr(known, "ResultError", Counted)
-    trajectory.forget()
+    run_plans.forget()
     counts = []
     for speedup in (2, 3, 4):
         TrajectoryConfig().plan(KNOWN, speedup)
         counts.append(len(made))
     assert counts[0] > 0
     assert counts == [counts[0]] * 3
-    trajectory.forget()
+    run_plans.forget()

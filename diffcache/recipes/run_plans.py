@@ -1,0 +1,74 @@
+"""Where runs are computed: the plans of `trajectory`, which runs that are alike share."""
+
+from dataclasses import replace
+from functools import cache, lru_cache
+
+import numpy as np
+
+from diffcache.config import RunFacts
+from diffcache.prediction.hindsight import LARGEST_RATIO
+from diffcache.recipes.budgeted import evenly
+from diffcache.schedulers.guards import Guards
+from diffcache.schedulers.guidance import Guidance
+from diffcache.schedulers.moments import Moment
+from diffcache.trajectory.known import Course, Known, ResultErrors
+from diffcache.trajectory.plan import HELD, LONGEST_MOVED, Start, TrajectoryPlan, planned
+from diffcache.trajectory.search import through
+
+KEEPING_NORM = 0.5
+"""Guidance that keeps the norm of the conditional output counts as its scale raised to this power: velocities change less near pure noise, and answer less
+to errors of the sample. Chosen on sd3, sana and wan, whose guidance was made to keep the norm."""
+
+
+def course_of(run: RunFacts) -> Course:
+    """Of a run, of whose ticks perhaps nothing but their number is known."""
+    moments = run.moments or tuple(map(Moment, range(run.num_ticks or 0)))
+    return Course(moments, run.influence, strength_of(run.guidance), run.clipped_influence, run.adds_noise)
+
+
+def strength_of(guidance: Guidance) -> float:
+    """The scale of guidance that the prior counts with."""
+    counted: float = guidance.counted ** (1.0 if guidance.norm_along is None else KEEPING_NORM)
+    return counted
+
+
+@lru_cache(maxsize=64)
+def plan_of_run(known: Known, hindsight: bool, course: Course, count: int, guards: Guards) -> TrajectoryPlan:
+    """The plan of a run; runs that are alike share it."""
+    errors, start = errors_of_result(known, hindsight, course), _start(known, course, count, guards)
+    if course.adds_noise:  # velocities follow the noise, so none tells of a later one
+        even = tuple(start.even)
+        return TrajectoryPlan(even, HELD, errors(HELD, False).likely(even), corrects=False)
+    starts = [start]
+    is_open = guards.tail_steps == 0 and chooses_last(course) and not course.ends_short
+    if is_open and count > max(guards.warmup_steps, 1):
+        starts.insert(0, _start(known, course, count, replace(guards, tail_steps=1)))
+    return planned(errors, starts, is_own=known.covariance is not None)
+
+
+def chooses_last(course: Course) -> bool:
+    """Whether plans with the last tick are compared with plans without it."""
+    return course.influence is not None and len(course.moments) <= LONGEST_MOVED
+
+
+def _start(known: Known, course: Course, count: int, guards: Guards) -> Start:
+    """Evenly spaced ticks, among them all that have to be computed."""
+    ticks = len(course.moments)
+    ends = {0, *range(min(guards.warmup_steps, ticks)), *range(max(ticks - guards.tail_steps, 0), ticks)}
+    forced = {*ends, *known.handovers_in(ticks)}
+    even = through(np.array([evenly(ticks, max(count, len(forced)), guards)]), forced)[0].tolist()
+    return Start(even, forced)
+
+
+@lru_cache(maxsize=2)
+def errors_of_result(known: Known, hindsight: bool, course: Course) -> ResultErrors:
+    """The errors of a run's result, which all its plans share."""
+    # Where the noise scheduler adds noise or clips, nothing is corrected.
+    ratio = LARGEST_RATIO if hindsight and course.influence is not None else 0.0
+    return cache(known.errors(course, ratio))
+
+
+def forget() -> None:
+    """Forgets all plans: the next run makes its own."""
+    plan_of_run.cache_clear()
+    errors_of_result.cache_clear()
