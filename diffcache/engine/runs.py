@@ -16,13 +16,14 @@ from diffcache.engine.engine import Engine
 from diffcache.engine.progress import Progress
 from diffcache.engine.shown_guidance import ScaleWatch
 from diffcache.engine.step_hindsight import StepHindsight
-from diffcache.host.call import Call, Signature, signature_of
+from diffcache.host.call import Call
 from diffcache.host.compiled import uncompiled
 from diffcache.host.components import is_control_network
 from diffcache.host.conventions import UNCONDITIONAL_DENOISER
 from diffcache.host.identity import model_of
 from diffcache.host.network_facts import NetworkFacts
 from diffcache.host.parallel import agreement_of
+from diffcache.host.signature import Signature, signature_of
 from diffcache.noise_schedulers.quirks import noise_option
 from diffcache.noise_schedulers.step_calls import StepCall, step_call_of
 from diffcache.noise_schedulers.timetable import Timetable
