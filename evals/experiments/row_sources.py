@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from diffcache.engine.some_tokens import SomeTokens
-from diffcache.evals.experiments.rows import CACHED, Figures, Scene, Way, measured_at
+from diffcache.evals.experiments.ways import CACHED, Figures, Scene, Way, measured_at
 from diffcache.evals.testbeds import zoo
 from diffcache.hooks.attention_calls import AttentionCall
 from diffcache.planning.with_rows import WithRows

@@ -18,14 +18,8 @@ from diffcache.evals.experiments.row_controls import (
     withheld,
 )
 from diffcache.evals.experiments.row_sources import Importance, norms_of_keys
-from diffcache.evals.experiments.rows import (
-    ORACLE,
-    Scene,
-    changed,
-    measured_at,
-    ways_to_edit,
-    ways_to_inpaint,
-)
+from diffcache.evals.experiments.rows import ORACLE, changed, ways_to_edit, ways_to_inpaint
+from diffcache.evals.experiments.ways import Scene, measured_at
 from diffcache.evals.testbeds import zoo
 from diffcache.tokens.row_rule import Region, Sight
 
