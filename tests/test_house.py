@@ -72,6 +72,9 @@ INNER: dict[str, dict[str, tuple[str, ...]]] = {
 }
 """Rooms inside a room."""
 
+MOST_LINES = 300
+"""Of a file of the package."""
+
 KERNELS_MAY_USE = {"torch", "triton", "diffcache"} | set(sys.stdlib_module_names)
 
 
@@ -176,6 +179,12 @@ def test_kernels_need_torch_and_triton_alone() -> None:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert {name.split(".")[0] for name in names} <= KERNELS_MAY_USE, path.name
+
+
+def test_no_file_has_more_than_three_hundred_lines() -> None:
+    lengths = {rooms.module_of(path): len(path.read_text().splitlines()) for path in rooms.sources()}
+    too_long = {module: length for module, length in lengths.items() if length > MOST_LINES}
+    assert too_long == {}, "move what is a concept of its own into a file that says what it is"
 
 
 def test_the_package_shows_rooms_and_few_modules() -> None:
