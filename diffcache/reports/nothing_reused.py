@@ -24,7 +24,7 @@ def why_nothing_was_reused(
     """
     num_ticks = 1 + max(tick for tick, _ in calls)
     noise = next((record.fresh_noise for record in records if record.fresh_noise is not None), None)
-    is_asked = all(call.reason is None for _, call in calls)
+    is_asked = all(tick == 0 or call.reason in (None, WARM_UP, TAIL) for tick, call in calls)
     asked = _what_computed(num_ticks, options, noise, is_asked=is_asked)
     reasons: dict[str, set[int]] = {}
     for tick, call in [of for of in calls if of[1].cached] or calls:
@@ -61,7 +61,7 @@ def counted(reason: str, ticks: Collection[int]) -> str:
 def _what_computed(
     num_ticks: int, options: Mapping[str, Any], noise: FreshNoise | None, *, is_asked: bool
 ) -> str:
-    """Why calls were computed that no guard made compute; `is_asked`: all calls are such."""
+    """Why calls were computed that no guard made compute; `is_asked`: but for the first ticks and the last all are such."""
     threshold, speedup = options.get("threshold"), options.get("speedup")
     if speedup is not None:
         left = "leaves nothing to reuse in" if is_asked else "computes some of"
