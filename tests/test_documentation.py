@@ -138,7 +138,7 @@ RUN: dict[str, list[Callable[[Path], Names] | None]] = {
     "choosing.md": [choosing, None, controlnet],
     "index.md": [nothing, None],
     "language.md": [language],
-    "loop.md": [loop],
+    "loop.md": [loop, loop],
     "memory.md": [plain, None],
     "method.md": [plain],
     "quantization.md": [plain, several, after_run],

@@ -9,7 +9,7 @@ from torch import nn
 from diffcache.hooks.class_swap import base_class
 from diffcache.host.adapters import adapters_of
 from diffcache.host.compiled import each_uncompiled
-from diffcache.host.components import denoisers_of, networks_of, noise_schedulers_of
+from diffcache.host.components import denoisers_of, is_pipeline, networks_of, noise_schedulers_of
 from diffcache.host.identity import model_of
 from diffcache.host.weight_formats import quantization_of
 from diffcache.profiling.recording.loops import target_of
@@ -19,14 +19,15 @@ VALUES = 16
 
 
 def facts_of(pipe: Any) -> dict[str, Any]:
-    """Of all networks the classes, configurations, dtypes, quantisation, adapters and some weights; of noise schedulers the configurations."""
+    """Of all networks the classes, configurations, dtypes, quantisation, adapters and some weights; of a pipeline's noise schedulers the configurations."""
     return {
         "networks": {
             name: [*_kind_of(network), quantization_of(network), _adapters(network), _weights(network)]
             for name, network in networks_of(target_of(pipe)).items()
         },
         "noise schedulers": [
-            [base_class(type(one)).__name__, _hash(repr(_settings(one)))] for one in noise_schedulers_of(pipe)
+            [base_class(type(one)).__name__, _hash(repr(_settings(one)))]
+            for one in (noise_schedulers_of(pipe) if is_pipeline(pipe) else ())
         ],
     }
 

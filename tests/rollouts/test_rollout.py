@@ -292,7 +292,7 @@ def test_a_longer_chunk_instead_of_one_that_was_begun_keeps_to_the_window():
         ({"policy": 3}, "there is no rollout policy 3: choose one of"),
         ({"policy": ["sink"]}, r"there is no rollout policy \['sink'\]"),
     ],
-    ids=str,
+    ids=["no memory", "two bounds", "no policy", "several policies"],
 )
 def test_what_is_no_memory_or_policy_is_refused_before_the_first_chunk(options, sentence):
     with pytest.raises(ConfigError, match=sentence), rollout(tiny_wan(), **options):
