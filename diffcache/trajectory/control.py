@@ -84,7 +84,7 @@ def shown(expected: float) -> str:
 class ExpectedErrorControl(PlanFollower):
     """Follows the cheapest plan that keeps a threshold, and a denser one where errors are larger than it has planned with.
 
-    After each computed tick the distance to the next one is the gap that the plan has there.
+    It computes those ticks of the plan that are still to come.
 
     Args:
         num_ticks: length of the run.
@@ -175,4 +175,4 @@ class ExpectedErrorControl(PlanFollower):
         """The tick to compute after a computed one."""
         ticks = self._followed.ticks
         i = bisect_right(ticks, computed)
-        return computed + (ticks[i] if i < len(ticks) else self._num_ticks) - ticks[i - 1]
+        return ticks[i] if i < len(ticks) else self._num_ticks

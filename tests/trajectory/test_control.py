@@ -79,11 +79,17 @@ def test_the_cheapest_plan_that_keeps_the_threshold_is_followed(threshold: float
 
 
 @pytest.mark.parametrize("first", [0, 7, 20])
-def test_a_denoiser_that_takes_over_reuses_from_its_first_tick_on(first: int) -> None:
+def test_a_denoiser_that_takes_over_computes_the_ticks_of_the_plan_from_its_first_one_on(first: int) -> None:
     """It is asked for the first time when it has computed one tick, whenever that was."""
     made = control(TYPICAL * 0.04)
-    decisions = [made.decide(Step(tick, TICKS, "0"), None) for tick in range(first + 1, first + 5)]
-    assert decisions == [*[Decision.PREDICT] * 3, Decision.COMPUTE]
+    found = [made.decide(Step(tick, TICKS, "0"), None).computes for tick in range(first + 1, first + 5)]
+    assert found.index(True) == 3 - first % 4
+
+
+def test_a_denser_plan_is_followed_at_its_own_ticks() -> None:
+    """With the gaps of the plan, counted from where the run stands, the last ticks of a run would be missed."""
+    found = computed(control(TYPICAL * 0.08), lambda tick: 0.1 * 2.5**3 if tick == 8 else 0.1)
+    assert found == [0, 8, *range(9, TICKS, 3)]
 
 
 def test_a_threshold_of_zero_computes_everything() -> None:
