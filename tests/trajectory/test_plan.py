@@ -215,6 +215,19 @@ def test_few_ticks_stay_where_they_are(count: int) -> None:
     assert (planned(errors, even, forced=()).ticks == tuple(even)) is (count < FEWEST_MOVED)
 
 
+@pytest.mark.usefixtures("any_is_reliable")
+def test_few_ticks_are_moved_where_that_helps_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    even = spread(TICKS, FEWEST_MOVED - 1)
+    monkeypatch.setattr(plan, "MUCH", 1.0)
+    found = planned(errors, even, forced=())
+    before, after = (min(errors(trust)(ticks) for trust in TRUSTS) for ticks in (even, found.ticks))
+    assert after < before
+    monkeypatch.setattr(plan, "MUCH", 0.95 * before / after)
+    assert planned(errors, even, forced=()).ticks == found.ticks
+    monkeypatch.setattr(plan, "MUCH", 1.05 * before / after)
+    assert planned(errors, even, forced=()).ticks == tuple(even)
+
+
 @pytest.mark.parametrize("reliable", [0.0, np.inf])
 def test_evenly_spaced_ticks_are_held_as_in_fewer_steps_where_that_is_better(
     reliable: float, monkeypatch: pytest.MonkeyPatch
