@@ -95,11 +95,12 @@ class MeanCacheConfig(CacheConfig):
         super().__post_init__()
         self._check("budget", 1, whole=True)
         self._check_ticks("ticks")
-        self._check_numbers("backs", None if self.ticks is None else len(self.ticks))
-        if any(type(back) is not int or back < 1 for back in self.backs or ()):
+        backs = self.backs if isinstance(self.backs, (list, tuple)) else ()
+        if any(type(back) is not int or back < 1 for back in backs):
             raise ConfigError(
-                f"meancache: backs must be a tuple of {len(self.backs or ())} whole numbers from 1, not {self.backs!r}."
+                f"meancache: backs must be a tuple of {len(backs)} whole numbers from 1, not {self.backs!r}."
             )
+        self._check_numbers("backs", None if self.ticks is None else len(self.ticks))
         if (self.ticks is None) != (self.backs is None):
             raise ConfigError("meancache: ticks and backs go together: give both or neither.")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import Tensor
 from diffcache.attach.attach import denoising_run
 from diffcache.rollouts.checkpoints import load_causal_weights
 from diffcache.rollouts.policies import RolloutPolicy
+from diffcache.rollouts.prompts import check_text, text_at, texts_by_frame
 from diffcache.rollouts.rollout import rollout
 from diffcache.rollouts.video import Rollout
 from diffcache.schedulers.errors import ConfigError
@@ -162,8 +162,8 @@ class CausalWanPipeline(WanPipeline):  # type: ignore[misc]
         _check_whole(latent_frames=latent_frames, chunk_frames=chunk_frames, height=height, width=width)
         self._check_size(height, width)
         if negative_prompt is not None:
-            _check_text("negative_prompt", negative_prompt)
-        texts = _texts_by_frame(prompt, factor, chunk_frames, latent_frames)
+            check_text("negative_prompt", negative_prompt)
+        texts = texts_by_frame(prompt, factor, chunk_frames, latent_frames)
         loop = Loop(
             timesteps,
             num_inference_steps,
@@ -174,7 +174,7 @@ class CausalWanPipeline(WanPipeline):  # type: ignore[misc]
         embeds: Tensor | None = None
         with rollout(self.transformer, policy, **options) as video:
             while video.frames < latent_frames:
-                if (new := _text_at(texts, video.frames, chunk_frames)) is not None:
+                if (new := text_at(texts, video.frames, chunk_frames)) is not None:
                     embeds = self._embedded(new, negative_prompt, loop, max_sequence_length)
                 assert embeds is not None
                 latents = self._denoised(video, min(chunk_frames, latent_frames - video.frames), embeds, loop)
@@ -255,47 +255,3 @@ def _check_whole(**counts: Any) -> None:
     for name, count in counts.items():
         if not is_count(count):
             raise ConfigError(f"{name}={count!r}: give a whole number, 1 at least.")
-
-
-def _check_text(name: str, text: Any) -> None:
-    """Refuses what is neither a text nor a list of texts."""
-    each = text if isinstance(text, (list, tuple)) else [text]
-    if not each or not all(isinstance(one, str) for one in each):
-        raise ConfigError(f"{name}={text!r}: give a text, or a list with one for each video.")
-
-
-def _texts_by_frame(prompt: Any, factor: int, chunk_frames: int, latent_frames: int) -> dict[int, Any]:
-    """Texts by the latent frame from which they hold.
-
-    Args:
-        factor: pixel frames of a latent frame.
-        chunk_frames, latent_frames: of a chunk, and of the video.
-
-    Raises:
-        ConfigError: what holds is no text; none holds at frame 0, or one never would.
-    """
-    if not isinstance(prompt, Mapping):
-        _check_text("prompt", prompt)
-        return {0: prompt}
-    if 0 not in prompt:
-        raise ConfigError("no prompt holds at frame 0: give {0: ...} as well.")
-    for frame, text in prompt.items():
-        if not isinstance(frame, Integral) or frame < 0:
-            raise ConfigError(f"there is a prompt of frame {frame!r}: give whole numbers from 0.")
-        _check_text(f"prompt[{frame}]", text)
-    frames = sorted(prompt)
-    step, chunks = factor * chunk_frames, -(-latent_frames // chunk_frames)
-    begun = {-(-frame // step): frame for frame in frames}
-    for frame in frames:
-        if begun[-(-frame // step)] != frame or -(-frame // step) >= chunks:
-            raise ConfigError(
-                f"the prompt of frame {frame} would never hold: a prompt holds from the next chunk on, chunks begin every {step} frames, "
-                f"and the last at frame {(chunks - 1) * step}: give each prompt a chunk of its own."
-            )
-    return {-(-frame // factor): prompt[frame] for frame in frames}
-
-
-def _text_at(texts: Mapping[int, Any], frame: int, frames: int) -> Any:
-    """The text that begins in the chunk before `frame`, or in this chunk's first frame; None where none does."""
-    begun = [text for start, text in texts.items() if frame - frames < start <= frame]
-    return begun[-1] if begun else None

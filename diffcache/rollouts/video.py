@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,42 +15,17 @@ from diffcache.hooks.attention_calls import AttentionCall
 from diffcache.host.call import Call
 from diffcache.rollouts import saved
 from diffcache.rollouts.attending import (
-    Attended,
     Reading,
     Seen,
     Writing,
-    attended,
     computed_in_full,
-    placed,
 )
-from diffcache.rollouts.book import Book
 from diffcache.rollouts.history import LayerHistory
 from diffcache.rollouts.learning import Learned, learn
 from diffcache.rollouts.memory import RolloutMemory, RolloutPlan, Wanted
 from diffcache.rollouts.policies import Chunk, RolloutPolicy
+from diffcache.rollouts.prepared import Prepared
 from diffcache.schedulers.errors import ConfigError, DiffcacheError
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What a chunk's call needs.
-
-    Attributes:
-        learned: how the denoiser rolls out.
-        chunk: that is computed.
-        start: place of its first frame.
-    """
-
-    learned: Learned
-    chunk: Chunk
-    start: int
-
-    @contextmanager
-    def attended(self, attend: Attended) -> Iterator[None]:
-        """Inside, the denoiser's calls stand at the chunk's place, and their attentions are computed by a function."""
-        learned = self.learned
-        with placed(learned.rotary, self.start, self.chunk.frames), attended(learned.modules, attend):
-            yield
 
 
 class Rollout:
@@ -278,10 +253,10 @@ class Rollout:
             with torch.no_grad():
                 for i, layer in enumerate(self.layers):
                     call = written[i]
-                    layer.write(call.key, call.value, _book(prepared, call.key.shape[2]))
+                    layer.write(call.key, call.value, prepared.book(call.key.shape[2]))
                     query = self.policy.observed(call.query, replace(chunk, layer=i))
                     if query is not None:
-                        layer.write_queries(query, _book(prepared, query.shape[2]), since)
+                        layer.write_queries(query, prepared.book(query.shape[2]), since)
         except BaseException:
             self.close()  # some layers have the chunk and others do not
             raise
@@ -296,10 +271,3 @@ class Rollout:
         finally:
             for layer in self.layers[:1]:
                 layer.rows.format.memory.end_call()
-
-
-def _book(prepared: Prepared, tokens: int) -> Book:
-    """Of so many tokens of a chunk, evenly over its frames."""
-    chunk = prepared.chunk
-    frame = torch.arange(tokens) * chunk.frames // tokens
-    return Book.of_chunk(chunk.frame + frame, prepared.start + frame, prepared.learned.form.shape.batch)
