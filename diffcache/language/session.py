@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.nn.modules.dropout import _DropoutNd
 
 from diffcache.host.compiled import is_compiled, uncompiled
 from diffcache.language.backbones.base import Net, outside_inference_mode
@@ -15,6 +16,7 @@ from diffcache.language.report import LanguageReport
 from diffcache.language.sampler.canvas import Canvas
 from diffcache.language.walks.base import block_last
 from diffcache.schedulers.errors import ConfigError, TargetError
+from diffcache.schedulers.numbers_given import is_number
 
 SIZES = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Rows of a call of a compiled model are filled up to the next of these, with rows that repeat the last.
@@ -107,7 +109,7 @@ class Session:
         real: bool [b, C], False at padding; C is the longest that the text may become.
 
     Raises:
-        TargetError: a model in training mode; a method that looks into layers, and a model whose parts are not known; a text
+        TargetError: a model in training mode with dropout; a method that looks into layers, and a model whose parts are not known; a text
             longer than what the model attends.
     """
 
@@ -214,14 +216,21 @@ def check_mode(model: Any) -> None:
     """Checks that the model's calls do not each drop something else.
 
     Raises:
-        TargetError: it is in training mode.
+        TargetError: it is in training mode, and has dropout.
     """
     own = uncompiled(model)
-    if own.training:
+    if own.training and _drops(own):
         raise TargetError(
             f"{type(own).__name__} is in training mode, where each call may drop something else and nothing can be reused: call "
             "model.eval() first."
         )
+
+
+def _drops(model: Any) -> bool:
+    """Whether a model has dropout: modules of its own for that, or shares in its configuration, which attention may read."""
+    shares = [value for name, value in vars(model.config).items() if "dropout" in name]
+    modules = [module.p for module in model.modules() if isinstance(module, _DropoutNd)]
+    return any(is_number(share) and share > 0 for share in (*shares, *modules))
 
 
 def check_padding(real: Tensor | None, block: int) -> None:

@@ -26,7 +26,7 @@ def verify(model: Any, config: LanguageConfig) -> None:
     A few calls of 100 tokens, one text of two padded on the left, in which any mask shows that the net does not have.
 
     Raises:
-        TargetError: a causal model; one in training mode; one that computes something, or masks attention in a
+        TargetError: a causal model; one in training mode with dropout; one that computes something, or masks attention in a
             way, that the net does not know of.
     """
     net = backbone_of(model)

@@ -210,9 +210,15 @@ def test_a_model_in_training_mode_is_not_cached(wrapped: bool) -> None:
     assert torch.equal(generate(model.eval(), prompts, gen_length=8).sequences, written)
 
 
+def test_training_mode_is_no_obstacle_where_nothing_is_dropped() -> None:
+    model, prompts = accelerate(tiny_llama().train(), "dkv-decode"), texts(1, 5)
+    written = generate(model, prompts, gen_length=8).sequences
+    assert torch.equal(generate(model.eval(), prompts, gen_length=8).sequences, written)
+
+
 def test_a_pipeline_whose_model_is_in_training_mode_is_not_cached() -> None:
     pipe = accelerate(pipeline(), "fast-dllm-dual")
-    pipe.model.train()
+    pipe.model.train().config.attention_dropout = 0.5
     with pytest.raises(TargetError, match=r"call model\.eval\(\) first"):
         pipe(input_ids=texts(1, 5), gen_length=8, mask_token_id=MASK, eos_token_id=EOS)
 

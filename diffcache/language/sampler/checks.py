@@ -62,11 +62,16 @@ def check_prompts(net: Net, input_ids: Tensor, attention_mask: Tensor | None) ->
         raise ConfigError(
             f"{type(net.model).__name__} predicts each token from the one before it: give prompts of one token at least."
         )
-    if (stranger := _outside(input_ids, net.vocabulary)) is not None:
+    if (stranger := _outside(input_ids, vocabulary_of(net))) is not None:
         raise ConfigError(
-            f"input_ids hold the token {stranger}, which is not in the vocabulary of {net.vocabulary} tokens: pass those of the "
+            f"input_ids hold the token {stranger}, which is not in the vocabulary of {vocabulary_of(net)} tokens: pass those of the "
             "model's own tokenizer."
         )
+
+
+def vocabulary_of(net: Net) -> int:
+    """How many tokens a model may be given: some have logits of fewer."""
+    return max(net.vocabulary, int(net.model.config.vocab_size))
 
 
 def check_callback(callback: Any) -> None:

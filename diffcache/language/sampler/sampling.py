@@ -39,6 +39,7 @@ from diffcache.language.sampler.checks import (
     given_prompts,
     ids_of,
     mask_id_of,
+    vocabulary_of,
 )
 from diffcache.language.sampler.drawing import Drawing
 from diffcache.language.sampler.guidance import GuidedCaller
@@ -104,7 +105,7 @@ def generate(
     Raises:
         ConfigError: prompts that are no batch of the model's tokens; options that are out of range or exclude each other; a
             callback that is none, or returns something else than the model's tokens; a model without mask token.
-        TargetError: a model of no known family; an accelerated one in training mode; a model call that says nothing about what
+        TargetError: a model of no known family; an accelerated one in training mode with dropout; a model call that says nothing about what
             may be written.
     """
     check_callback(callback)
@@ -164,7 +165,7 @@ class _Run:
         self.asked = asked
         self.eos = ids_of(model, "eos_token_id", asked.eos_token_id).to(device)
         self.length = prompts.shape[1] + asked.gen_length
-        self.vocabulary = net.vocabulary
+        self.vocabulary = vocabulary_of(net)
         # The length of the blocks in which a model attends; None where it attends everything.
         own_blocks: int | None = net.block_attention
         block_length = own_blocks if asked.block_length is None else asked.block_length
