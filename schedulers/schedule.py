@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from diffcache.schedulers.artifact import json_text, plain, upload
 from diffcache.schedulers.errors import ScheduleError
+from diffcache.schedulers.numbers_given import is_number
 from diffcache.schedulers.schedule_file import as_json, load, made_of, save
 from diffcache.schedulers.steps import Decision
 
@@ -35,9 +35,7 @@ MARKS = {decision.value for decision in Decision if decision is not Decision.ROW
 def expected_error_in(measured: Mapping[str, Any]) -> float | None:
     """The expected error of what was measured; None where there is none that is a number."""
     expected = measured.get(EXPECTED_ERROR)
-    if not isinstance(expected, (int, float)) or isinstance(expected, bool):
-        return None
-    return float(expected) if 0 <= expected < math.inf else None
+    return float(expected) if is_number(expected) and expected >= 0 else None
 
 
 @dataclass(frozen=True)

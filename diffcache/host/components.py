@@ -139,9 +139,9 @@ def check_call(pipeline: Any, call: Iterable[str]) -> None:
         raise ConfigError(f"{name} takes no {unknown}=: its arguments are {', '.join(known)}.")
 
 
-def noise_schedulers_of(pipeline: Any) -> list[Any]:
-    """Those whose loop can be observed."""
-    return observable(components_of(pipeline).values())
+def noise_schedulers_of(target: Any) -> list[Any]:
+    """Those of a pipeline whose loop can be observed; none of any other target."""
+    return observable(components_of(target).values()) if is_pipeline(target) else []
 
 
 def observable(parts: Iterable[Any]) -> list[Any]:

@@ -145,7 +145,7 @@ def dry_run(
         refuse_foreign_cache(module, hooked=facts[name].has_foreign_hook)
     plain = each_uncompiled(denoisers)
     is_loop = isinstance(target, nn.Module)
-    noise_schedulers = [] if is_loop else noise_schedulers_of(target)
+    noise_schedulers = noise_schedulers_of(target)
     if not is_loop and call.get("generator") is None and unknown_argument(target, ["generator"]) is None:
         call = {**call, "generator": torch.Generator()}
     with ExitStack() as stack:

@@ -149,8 +149,8 @@ class _Search:
         if num_ticks <= LONGEST:
             better = _searched(candidates, self.fixed, self.is_own)
             least = min(map(_expected, better))
-            needed = self.least if len(even) >= FEWEST_MOVED else self.least / MUCH
-            if least <= min(needed, RELIABLE):
+            moves = len(even) >= FEWEST_MOVED or least <= self.least / MUCH
+            if moves and least <= RELIABLE:
                 candidates = better
         least = min(map(_expected, candidates))
         equal = NEAR if self.is_own else 1 + EQUALLY_WELL * least

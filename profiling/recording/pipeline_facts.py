@@ -9,7 +9,7 @@ from torch import nn
 from diffcache.hooks.class_swap import base_class
 from diffcache.host.adapters import adapters_of
 from diffcache.host.compiled import each_uncompiled
-from diffcache.host.components import denoisers_of, is_pipeline, networks_of, noise_schedulers_of
+from diffcache.host.components import denoisers_of, networks_of, noise_schedulers_of
 from diffcache.host.identity import model_of
 from diffcache.host.weight_formats import quantization_of
 from diffcache.profiling.recording.loops import target_of
@@ -26,8 +26,7 @@ def facts_of(pipe: Any) -> dict[str, Any]:
             for name, network in networks_of(target_of(pipe)).items()
         },
         "noise schedulers": [
-            [base_class(type(one)).__name__, _hash(repr(_settings(one)))]
-            for one in (noise_schedulers_of(pipe) if is_pipeline(pipe) else ())
+            [base_class(type(one)).__name__, _hash(repr(_settings(one)))] for one in noise_schedulers_of(pipe)
         ],
     }
 

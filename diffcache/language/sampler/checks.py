@@ -62,9 +62,10 @@ def check_prompts(net: Net, input_ids: Tensor, attention_mask: Tensor | None) ->
         raise ConfigError(
             f"{type(net.model).__name__} predicts each token from the one before it: give prompts of one token at least."
         )
-    if (stranger := _outside(input_ids, vocabulary_of(net))) is not None:
+    vocabulary = vocabulary_of(net)
+    if (stranger := _outside(input_ids, vocabulary)) is not None:
         raise ConfigError(
-            f"input_ids hold the token {stranger}, which is not in the vocabulary of {vocabulary_of(net)} tokens: pass those of the "
+            f"input_ids hold the token {stranger}, which is not in the vocabulary of {vocabulary} tokens: pass those of the "
             "model's own tokenizer."
         )
 
