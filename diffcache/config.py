@@ -201,6 +201,11 @@ class CacheConfig(MethodConfig):
         """Whether what it chooses depends on the scale of guidance. Then it chooses again where a run's first step tells that."""
         return False
 
+    @property
+    def counts_amplification(self) -> bool:
+        """The same of how many times as large guidance makes the first velocity (see `Guidance`)."""
+        return False
+
     def guidance(self, run: RunFacts) -> GuidanceRule | None:
         """The site that is the unconditional pass; None to treat all passes alike."""
         return None

@@ -14,7 +14,7 @@ from diffcache.engine.branches import FORGET_AFTER
 from diffcache.engine.choices import choices_of
 from diffcache.engine.engine import Engine
 from diffcache.engine.progress import Progress
-from diffcache.engine.shown_guidance import ScaleWatch
+from diffcache.engine.shown_guidance import GuidanceWatch
 from diffcache.engine.step_hindsight import StepHindsight
 from diffcache.host.call import Call
 from diffcache.host.compiled import uncompiled
@@ -105,7 +105,7 @@ class Run:
         self.engines: dict[int, Engine] = {}
         self._make_engine = make_engine
         self._guidance, self._decodes = guidance, decodes
-        self._scale_watch: ScaleWatch | None = None
+        self._guidance_watch: GuidanceWatch | None = None
         self._lacks_influence = False
         self._step_hindsights: list[StepHindsight] = []
         self._note_length()
@@ -129,9 +129,10 @@ class Run:
         if facts.quantization is not None:
             record.quantization[name] = facts.quantization
         is_alone = agreement is None and not self.engines
-        self._scale_watch = None
-        if is_alone and config.counts_guidance and self._guidance.scale is None:
-            self._scale_watch = ScaleWatch(engine, config, facts, self._is_doubled(engine, served, call))
+        self._guidance_watch = None
+        if is_alone and GuidanceWatch.is_needed(config, self._guidance):
+            doubled = self._is_doubled(engine, served, call)
+            self._guidance_watch = GuidanceWatch(engine, config, facts, doubled)
         self._write_down(engine, config, facts)
         self._step_hindsights += [] if engine.step_hindsight is None else [engine.step_hindsight]
         if len(self._step_hindsights) > 1:
@@ -143,9 +144,8 @@ class Run:
 
     def begin_tick(self, tick: int) -> None:
         """A hand-written loop says that this tick begins."""
-        watch = self._scale_watch
+        watch = self._guidance_watch
         if watch is not None and tick != self.tick and not watch.sees_steps:
-            self._scale_watch = None
             self._choose_anew(watch, watch.without_steps(tick))
         self.progress.tick = tick
         self.progress.called = False
@@ -155,12 +155,12 @@ class Run:
         self, noise_scheduler: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> StepCall | None:
         """The noise scheduler is about to step with these arguments. Returns the call that is to be made instead; None: this one."""
-        hindsight, watch = self._step_hindsight, self._scale_watch
+        hindsight, watch = self._step_hindsight, self._guidance_watch
         if hindsight is None and watch is None:
             return None
         call = step_call_of(noise_scheduler, args, kwargs)
         if watch is not None:
-            self._choose_anew(watch, watch.stepping(call))
+            self._choose_anew(watch, watch.stepping(noise_scheduler, call))
         if hindsight is None:
             return None
         passes = self.record.passes_at(self.tick)
@@ -207,7 +207,7 @@ class Run:
 
     def _note_change_of_scale(self) -> None:
         """Where the scale of guidance has changed during a run that reused something, no error is expected of it."""
-        watch, self._scale_watch = self._scale_watch, None
+        watch, self._guidance_watch = self._guidance_watch, None
         note = None if watch is None else watch.note()
         if note is not None and self.record.reused_ticks():
             self.record.notes.append(note)
@@ -232,11 +232,13 @@ class Run:
         doubled = engine.batched_guidance
         return self.progress.hand_written and doubled.found_in(served.module, call, self.tick, None)
 
-    def _choose_anew(self, watch: ScaleWatch, scale: float | None) -> None:
-        """The scale of guidance has shown itself, if it is not None: with it the method chooses again."""
-        if scale is None:
+    def _choose_anew(self, watch: GuidanceWatch, guidance: Guidance | None) -> None:
+        """More is known of guidance, if it is not None: with it the method chooses again."""
+        if watch.is_over:
+            self._guidance_watch = None
+        if guidance is None:
             return
-        self._guidance = replace(self._guidance, scale=scale)
+        self._guidance = guidance
         clipped = self.timetable.run_clipped_influence(self._guidance.counted)
         before = watch.config.remark(watch.facts)
         self.record.remarks = [remark for remark in self.record.remarks if remark != before]

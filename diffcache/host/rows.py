@@ -62,6 +62,11 @@ class BatchedGuidance:
         return all(known.values())
 
 
+def is_doubled(batch: Tensor) -> bool:
+    """Whether a batch holds the same samples twice: once for each guidance pass. Reads the device."""
+    return len(batch) % 2 == 0 and torch.equal(*batch.chunk(2))
+
+
 def conditional_first(module: nn.Module) -> bool:
     """Whether a denoiser's pipelines put the conditional half of a batch first."""
     return base_class(type(module)).__name__ in CONDITIONAL_FIRST

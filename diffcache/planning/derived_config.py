@@ -75,6 +75,10 @@ class DerivedConfig(CacheConfig):
         return self.base.counts_guidance
 
     @property
+    def counts_amplification(self) -> bool:
+        return self.base.counts_amplification
+
+    @property
     def per_sample(self) -> bool:
         return self.base.per_sample
 

@@ -9,6 +9,7 @@ from torch import nn
 from diffcache.attach.requirements import facts_of
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.discovery.sites import Site
+from diffcache.engine.shown_guidance import GuidanceWatch
 from diffcache.planning.dry_run import DryRun, dry_run
 from diffcache.planning.footprint import FirstCallNeed, Footprint
 from diffcache.planning.meta_engine import MetaEngine
@@ -17,6 +18,8 @@ from diffcache.schedulers.steps import MODEL
 from diffcache.tokens.row_rule import Region
 
 REGION = "an edit's region is known in the run only: the work is less by what it leaves out"
+
+GUIDED = "this is for usual guidance: the first tick of a run shows what guidance does there, and other ticks may be computed"
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,10 @@ def plan_of(
     """Goes through a call without computing it (see `dry_run`, which tells what it raises)."""
     shown = dry_run(target, config, call, components)
     facts = [engine.choices.facts for engine in shown.engines]
+    if any(_waits_for_a_region(config, fact) for fact in facts):
+        notes = (*notes, REGION)
+    if any(GuidanceWatch.is_needed(config, fact.guidance) for fact in facts):
+        notes = (*notes, GUIDED)
     return Plan(
         method=config.name,
         options=config.options(),
@@ -161,7 +168,7 @@ def plan_of(
         footprint=shown.fullest,
         others=shown.others,
         first_calls=tuple(shown.first_calls),
-        notes=(*notes, REGION) if any(_waits_for_a_region(config, fact) for fact in facts) else notes,
+        notes=notes,
     )
 
 

@@ -81,10 +81,12 @@ def _is_measured(description: Mapping[str, Any], ticks: int) -> bool:
         case _:
             return "angles" not in description
     known = [] if description.get("pure_noise") is None else [description["pure_noise"]]
+    amplification = description.get("amplification")
     return (
         all(len(row) == ticks and _are_numbers(row) for row in rows)
         and _are_numbers(known)
         and are_angles([*angles, *known])
+        and (amplification is None or (is_number(amplification) and amplification >= 1))
     )
 
 
@@ -94,7 +96,7 @@ def _measured(description: Mapping[str, Any]) -> Measurement | None:
     if angles is None:
         return None
     parts = None if response is None else np.array(response, dtype=float)
-    return Measurement(tuple(angles), parts, description.get("pure_noise"))
+    return Measurement(tuple(angles), parts, description.get("pure_noise"), description.get("amplification"))
 
 
 def _are_numbers(values: list[Any]) -> bool:

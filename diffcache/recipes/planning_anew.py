@@ -20,12 +20,13 @@ def planning_anew(schedule: Schedule, ticks: int, hindsight: bool | None = None)
     predictor = predictor_from(schedule.predictor)
     if not isinstance(predictor, Conditional) or predictor.measured is None:
         return None
-    angles, response, pure_noise = predictor.measured
+    angles, response, pure_noise, amplification = predictor.measured
     return TrajectoryConfig(
         speedup=min(schedule.num_ticks / max(len(schedule.computed_ticks), 1), ticks),
         covariance=predictor.between.tolist(),
         response=None if response is None else response.tolist(),
         angles=angles,
         pure_noise=pure_noise,
+        amplification=amplification,
         hindsight=hindsight,
     )

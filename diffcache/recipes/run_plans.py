@@ -9,27 +9,16 @@ from diffcache.config import RunFacts
 from diffcache.prediction.hindsight import LARGEST_RATIO
 from diffcache.recipes.budgeted import evenly
 from diffcache.schedulers.guards import Guards
-from diffcache.schedulers.guidance import Guidance
 from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.known import Course, Known, ResultErrors
 from diffcache.trajectory.plan import HELD, LONGEST_MOVED, Start, TrajectoryPlan, planned
 from diffcache.trajectory.search import through
 
-KEEPING_NORM = 0.5
-"""Guidance that keeps the norm of the conditional output counts as its scale raised to this power: velocities change less near pure noise, and answer less
-to errors of the sample. Chosen on sd3, sana and wan, whose guidance was made to keep the norm."""
-
 
 def course_of(run: RunFacts) -> Course:
     """Of a run, of whose ticks perhaps nothing but their number is known."""
     moments = run.moments or tuple(map(Moment, range(run.num_ticks or 0)))
-    return Course(moments, run.influence, strength_of(run.guidance), run.clipped_influence, run.adds_noise)
-
-
-def strength_of(guidance: Guidance) -> float:
-    """The scale of guidance that the prior counts with."""
-    counted: float = guidance.counted ** (1.0 if guidance.norm_along is None else KEEPING_NORM)
-    return counted
+    return Course(moments, run.influence, run.guidance.amplification, run.clipped_influence, run.adds_noise)
 
 
 @lru_cache(maxsize=64)

@@ -53,6 +53,8 @@ class TrajectoryConfig(BudgetedConfig):
         pure_noise: the angle of pure noise in the run in which both were measured; None: the largest of `angles`.
         handovers: ticks at which another denoiser takes over (Wan 2.2), where they are known. They are computed, and nothing is predicted
             from what the denoiser before returned. They are not carried to other runs, so there can be no `angles` beside them.
+        amplification: how many times as large guidance makes the first velocity, at least 1 (see `diffcache.schedulers.guidance.Guidance`), where that was
+            measured. None: as the first tick of each run shows it, after which the ticks are chosen.
         tail_steps: None: the last tick is computed where the plan has it, where it is not known how much it changes the result, and in runs
             of more than 100 ticks.
     """
@@ -65,10 +67,12 @@ class TrajectoryConfig(BudgetedConfig):
     angles: tuple[float, ...] | None = None
     pure_noise: float | None = None
     handovers: tuple[int, ...] = ()
+    amplification: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("threshold", 0)
+        self._check("amplification", 1)
         if self.response is not None:
             parts = _rows(self.response)
             if len(parts) != PARTS:
@@ -122,11 +126,23 @@ class TrajectoryConfig(BudgetedConfig):
     @property
     def known(self) -> Known:
         """What was measured of the pipeline, and the prior for everything else."""
-        return Known(self.prior, self.covariance, self.response, self.angles, self.pure_noise, self.handovers)
+        return Known(
+            self.prior,
+            self.covariance,
+            self.response,
+            self.angles,
+            self.pure_noise,
+            self.handovers,
+            self.amplification,
+        )
 
     @property
     def counts_guidance(self) -> bool:
         return True
+
+    @property
+    def counts_amplification(self) -> bool:
+        return self.amplification is None
 
     def scheduler(self, run: RunFacts) -> CacheScheduler:
         if run.num_ticks is None or not (self.speedup or self.threshold):

@@ -40,14 +40,14 @@ class Course(NamedTuple):
         moments: of its ticks.
         influence: of each tick's velocity on the sample at each tick and, in the last row, on the result, [ticks + 1, ticks]; None where
             the noise scheduler adds noise or clips.
-        guidance: its scale; 1 for none.
+        amplification: by guidance (see `Guidance`); 1 for none.
         clipped: the influence where samples are clipped, in the root mean square; else None.
         adds_noise: the noise scheduler adds fresh noise at its steps.
     """
 
     moments: tuple[Moment, ...]
     influence: Matrix | None
-    guidance: float
+    amplification: float
     clipped: Matrix | None = None
     adds_noise: bool = False
 
@@ -97,7 +97,7 @@ class Known:
 
     Attributes:
         prior: of all denoisers.
-        covariance, response, angles, pure_noise, handovers: see `TrajectoryConfig`.
+        covariance, response, angles, pure_noise, handovers, amplification: see `TrajectoryConfig`.
     """
 
     prior: Prior
@@ -106,6 +106,7 @@ class Known:
     angles: tuple[float, ...] | None = None
     pure_noise: float | None = None
     handovers: tuple[int, ...] = ()
+    amplification: float | None = None
 
     def process(self, course: Course) -> Process:
         """The velocities of a run.
@@ -113,7 +114,7 @@ class Known:
         Raises:
             ScheduleError: the covariance was measured in another number of ticks, and cannot be carried to this run.
         """
-        kernel, moments = self.prior.kernel.at(course.guidance), course.moments
+        kernel, moments = self.prior.kernel.at(self._amplification(course)), course.moments
         if course.clips_predicted_noise:
             kernel = replace(kernel, output_noise=CLIPPED_OUTPUT_NOISE)
         if self.covariance is None:
@@ -137,7 +138,7 @@ class Known:
             ScheduleError: it was measured in another number of ticks, and cannot be carried to this run.
         """
         if self.response is None:
-            return self.prior.response.at(course.moments, course.guidance)
+            return self.prior.response.at(course.moments, self._amplification(course))
         factors = np.array(self.response)
         angles = self._measured_at("response", factors.shape[1], course.moments)
         if angles is None:
@@ -155,7 +156,9 @@ class Known:
         process, response = self.process(course), self.responses(course)
         process = replace(process, covariance=process.covariance / process.covariance.diagonal().mean())
         is_universal = self.covariance is None
-        pace = self.prior.pace.at(course.moments, course.guidance) if is_universal else np.ones(ticks)
+        pace = np.ones(ticks)
+        if is_universal:
+            pace = self.prior.pace.at(course.moments, self._amplification(course))
         if is_universal and angles_of(course.moments) is None:
             pace = WITHOUT_NOISE_LEVELS * pace
         handovers = self.handovers_in(ticks)
@@ -182,7 +185,11 @@ class Known:
         if self.covariance is None or angles is None or self.handovers:
             return None
         response = None if self.response is None else self.responses(course).factors
-        return Measurement(angles, response, pure_noise_of(course.moments))
+        return Measurement(angles, response, pure_noise_of(course.moments), self.amplification)
+
+    def _amplification(self, course: Course) -> float:
+        """By guidance: as measured, else as the run tells it."""
+        return course.amplification if self.amplification is None else self.amplification
 
     def _measured_at(self, name: str, ticks: int, moments: Sequence[Moment]) -> tuple[float, ...] | None:
         """The angles from which what was measured has to be carried to a run's; None where it is of the run itself.

@@ -20,11 +20,13 @@ class Measurement(NamedTuple):
         angles: atan2(noise, signal) of the ticks in radians, [ticks].
         response: of the denoiser, [2, ticks]; None where only the universal one is known.
         pure_noise: the angle of pure noise there; None: the largest of `angles`.
+        amplification: by guidance, as the first tick has shown it there (see `Guidance`); None: it was not measured.
     """
 
     angles: tuple[float, ...]
     response: Array | None
     pure_noise: float | None = None
+    amplification: float | None = None
 
     def describe(self) -> dict[str, Any]:
         """All of it, as a schedule holds it."""
@@ -32,6 +34,7 @@ class Measurement(NamedTuple):
             "angles": list(self.angles),
             "response": None if self.response is None else self.response.tolist(),
             "pure_noise": self.pure_noise,
+            "amplification": self.amplification,
         }
 
 

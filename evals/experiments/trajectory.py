@@ -114,7 +114,13 @@ def engine_on(samples: Cell) -> TrajectoryEngine:
 
 def _planned(measured: TrajectoryEngine, speedup: float) -> TrajectoryConfig:
     """With what was measured, as it is."""
-    return TrajectoryConfig(speedup=speedup, covariance=measured.covariances[0], response=measured.response)
+    assert measured.measured is not None  # testbeds have one denoiser, or two that follow one another
+    return TrajectoryConfig(
+        speedup=speedup,
+        covariance=measured.covariances[0],
+        response=measured.response,
+        amplification=measured.measured.amplification,
+    )
 
 
 def controlled(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,6 @@ import torch
 
 from diffcache.evals.experiments.curves import Curve
 from diffcache.evals.testbeds import splits, zoo
-from diffcache.host.guidance import guidance_scale_of
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.profiling.recording.journal import Journal, journaling
 from diffcache.profiling.recording.response import response_of
@@ -55,14 +54,14 @@ class Measured:
 
     Attributes:
         setting: the run.
-        guidance: its scale.
+        amplification: by guidance (see `diffcache.schedulers.guidance.Guidance`); 1 for none.
         covariance: [ticks, ticks].
         moments: of the ticks.
         response: of the denoiser.
     """
 
     setting: Setting
-    guidance: float
+    amplification: float
     covariance: Array
     moments: tuple[Moment, ...]
     response: Response
@@ -95,16 +94,15 @@ def measured(setting: Setting) -> Measured:
         call = zoo.guided(name, call, guidance)
     with TemporaryDirectory() as folder, journaling(Journal(Path(folder))):  # both measure one full run
         found, response = covariance_of(pipe, [call]), response_of(pipe, [call])
-    scale = guidance_scale_of(pipe, call) or 1.0
     assert response is not None  # the testbeds show their samples
-    return Measured(setting, scale, found.matrix, found.moments, response)
+    return Measured(setting, found.amplification, found.matrix, found.moments, response)
 
 
 def changes(run: Measured, kernel: UniversalKernel) -> Curve:
     """How much a run's velocities change from one tick to the next, over what a kernel says of that."""
-    expected = prior_process(kernel.at(run.guidance), run.moments).covariance
+    expected = prior_process(kernel.at(run.amplification), run.moments).covariance
     factors = _change(run.covariance) / _change(expected)
-    return Curve(run.guidance, run.angles[1:], factors.tolist())
+    return Curve(run.amplification, run.angles[1:], factors.tolist())
 
 
 def _change(covariance: Array) -> Array:
@@ -143,7 +141,7 @@ def fitted(runs: Sequence[Measured]) -> tuple[UniversalKernel, float]:
 
 
 def _loss(run: Measured, kernel: UniversalKernel) -> float:
-    covariance = prior_process(kernel.at(run.guidance), run.moments).covariance
+    covariance = prior_process(kernel.at(run.amplification), run.moments).covariance
     factor = np.linalg.cholesky(correlation_of(covariance))
     half = np.linalg.solve(factor, correlation_of(run.covariance))
     scale = np.trace(np.linalg.solve(factor.T, half)) / len(covariance)

@@ -21,11 +21,13 @@ class Covariance:
         matrix: E<v_i, v_j> per element of the guided velocity, over samples and runs, [ticks, ticks].
         moments: of the ticks.
         handovers: the ticks at which another denoiser takes over.
+        amplification: by guidance, as the first tick shows it (see `Guidance`); 1 without guidance.
     """
 
     matrix: Array
     moments: tuple[Moment, ...]
     handovers: tuple[int, ...] = ()
+    amplification: float = 1.0
 
 
 def covariance_of(pipe: Any, calls: Sequence[Call]) -> Covariance:
@@ -43,4 +45,6 @@ def covariance_of(pipe: Any, calls: Sequence[Call]) -> Covariance:
         raise TargetError("the calls have runs of different noise levels: give all of them the same size.")
     products = torch.stack([entry.tensors["products"] for entry in entries])
     moments = tuple(Moment(*numbers) for numbers in entries[-1].facts["moments"])
-    return Covariance((products.sum(0) / len(calls)).numpy(), moments, tuple(entries[-1].facts["handovers"]))
+    matrix, handovers = (products.sum(0) / len(calls)).numpy(), tuple(entries[-1].facts["handovers"])
+    amplification = float(torch.stack([entry.tensors["amplification"] for entry in entries]).mean())
+    return Covariance(matrix, moments, handovers, round(amplification, 1))

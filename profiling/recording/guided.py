@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from diffcache.host.conventions import UNCONDITIONAL
@@ -15,11 +14,6 @@ def is_conditional_first(pipe: Any) -> bool:
     """Whether the conditional half of a pipeline's batches is the first; in most pipelines it is the last."""
     parts = getattr(pipe, "components", {}).values()
     return any(conditional_first(part) for part in parts)
-
-
-def is_doubled(latents: Tensor) -> bool:
-    """Whether a batch holds the same samples twice: once for each guidance pass."""
-    return len(latents) % 2 == 0 and torch.equal(*latents.chunk(2))
 
 
 def passes(outputs: Mapping[str, Tensor], doubled: bool, first: bool) -> tuple[Tensor, ...]:

@@ -32,13 +32,13 @@ def full_trajectories(pipe: Any, calls: Sequence[Call]) -> list[Entry]:
     """What the full run of each call shows. The pipeline is plain afterwards.
 
     Returns:
-        Of each call the tensor "products", the mean products of each two ticks' velocities, float64 [ticks, ticks]; the ticks'
-        "moments" and "handovers"; and the tensors of `_compressed`.
+        Of each call the tensor "products", the mean products of each two ticks' velocities, float64 [ticks, ticks]; "amplification", which guidance
+        shows at the first tick, float64 []; the ticks' "moments" and "handovers"; and the tensors of `_compressed`.
 
     Raises:
         TargetError: a call has no denoising loop or several, denoisers that take turns, or runs of different lengths.
     """
-    entries = of_each_call("full-trajectory", calls, partial(_full, pipe), velocity=MODELLED)
+    entries = of_each_call("guided-trajectory", calls, partial(_full, pipe), velocity=MODELLED)
     if len({entry.tensors["products"].shape for entry in entries}) > 1:
         raise TargetError("the calls have runs of different lengths: give all of them as many steps.")
     return entries
@@ -61,7 +61,8 @@ def _full(pipe: Any, call: Call) -> Entry:
         run = trajectory_of(pipe, call, Velocities())
     moments = [astuple(moment) for moment in run.moments]
     facts = {"moments": moments, "handovers": run.handovers}
-    return Entry({"products": _products(run), **_compressed(run)}, facts)
+    amplification = torch.tensor(run.amplification, dtype=torch.float64)
+    return Entry({"products": _products(run), "amplification": amplification, **_compressed(run)}, facts)
 
 
 def _alternating(pipe: Any, call: Call) -> Entry:

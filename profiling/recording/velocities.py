@@ -9,8 +9,9 @@ from torch import Tensor
 
 from diffcache.engine.observers import Observer
 from diffcache.host.guidance import guidance_in
+from diffcache.host.rows import is_doubled
 from diffcache.profiling.recording.calling import Call, watched_run
-from diffcache.profiling.recording.guided import guided, is_conditional_first, is_doubled, passes
+from diffcache.profiling.recording.guided import guided, is_conditional_first, passes
 from diffcache.schedulers.errors import TargetError
 from diffcache.schedulers.guidance import Guidance
 from diffcache.schedulers.moments import Moment
@@ -81,6 +82,17 @@ class Trajectory:
     def velocities(self) -> list[tuple[Tensor, ...]]:
         """What the noise scheduler got at each tick: one tensor, or one for each guidance pass if these are not two."""
         return [guided(*tick) for tick in zip(self.passes, self.guidance, strict=True)]
+
+    @property
+    def amplification(self) -> float:
+        """By guidance, as the first tick shows it (see `Guidance`); 1 where there is one pass."""
+        first, guidance = self.passes[0], self.guidance[0]
+        if len(first) == 1:
+            return 1.0
+        if len(first) != 2 or first[0].shape != first[1].shape:
+            return guidance.amplification
+        c, u = (one.double() for one in first)
+        return guidance.showing(*(float((a * b).mean()) for a, b in ((c, c), (u, u), (c, u)))).amplification
 
 
 def trajectory_of(pipe: Any, call: Call, seen: Velocities) -> Trajectory:

@@ -6,7 +6,6 @@ from functools import cached_property
 from itertools import product
 
 from diffcache.config import CacheConfig
-from diffcache.host.guidance import guidance_in
 from diffcache.profiling.recording.covariance import Covariance, covariance_of
 from diffcache.profiling.recording.response import response_of
 from diffcache.profiling.recording.shares import ticks_for
@@ -14,7 +13,6 @@ from diffcache.profiling.recording.velocities import NotMeasurable
 from diffcache.profiling.tuning.calibrated import MeanCacheEngine
 from diffcache.profiling.tuning.engine import Engine, engine
 from diffcache.recipes.even import EvenConfig
-from diffcache.recipes.run_plans import strength_of
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.moments import angles_of
 from diffcache.trajectory.known import Matrix
@@ -62,8 +60,7 @@ class TrajectoryEngine(Engine):
             return []
         matrices = [found.matrix]
         if angles_of(found.moments) is not None and not found.handovers:
-            guidance = guidance_in(self.task.pipe, self.task.calls[0])
-            kernel = TrajectoryConfig().prior.kernel.at(strength_of(guidance))
+            kernel = TrajectoryConfig().prior.kernel.at(found.amplification)
             slightly, smooth = (
                 smoothed(kernel, found.matrix, found.moments, stride) for stride in (SLIGHTLY, SMOOTH)
             )
@@ -91,7 +88,11 @@ class TrajectoryEngine(Engine):
         # What large errors showed does not hold for small ones in every denoiser, so the universal response is tried too.
         for covariance, response in dict.fromkeys(product(self.covariances, (None, self.response))):
             yield TrajectoryConfig(
-                speedup=speedup, covariance=covariance, response=response, handovers=handovers
+                speedup=speedup,
+                covariance=covariance,
+                response=response,
+                handovers=handovers,
+                amplification=self.measured.amplification,
             )
         if not handovers:  # the published method is for one denoiser
             yield from self.meancache.propose(compute)

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from diffcache.evals.harness.command_line import parser
-from diffcache.schedulers.guidance import TYPICAL_SCALE
+from diffcache.schedulers.guidance import Guidance
 from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.gaussian import BETWEEN, conditional_weights
 from diffcache.trajectory.kernel import Array
@@ -29,7 +29,7 @@ def main() -> None:
     levels = np.linspace(1, 1 / TICKS, TICKS)
     angles = np.arctan2(levels, 1 - levels).tolist()
     moments = [Moment(i, angle=angle, is_flow=True) for i, angle in enumerate(angles)]
-    process = prior_process(universal().kernel.at(TYPICAL_SCALE), moments)
+    process = prior_process(universal().kernel.at(Guidance().amplification), moments)
     plt.rcParams["svg.hashsalt"] = "trajectory"
     figure, (above, middle, below) = plt.subplots(3, 1, figsize=(8, 7), sharex=True, layout="constrained")
     _uncertainties(above, process.covariance)
@@ -77,7 +77,7 @@ def _weights(axes: Axes, covariance: Array) -> None:
 
 def _responses(axes: Axes, moments: list[Moment]) -> None:
     for scale, colour in zip(SCALES, ("C0", "C1", "C2"), strict=True):
-        response = universal().response.at(moments, scale)
+        response = universal().response.at(moments, Guidance(scale).amplification)
         axes.plot(range(TICKS), response.mean, color=colour, label=f"guidance {scale:g}")
         axes.plot(range(TICKS), response.spread, "--", color=colour)
     axes.set_ylabel("response: mean\n(dashed: spread)")

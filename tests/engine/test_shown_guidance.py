@@ -1,8 +1,9 @@
-"""Where nothing tells the scale of guidance, the first step shows it."""
+"""The first step shows the scale of guidance, where nothing tells it, and how much larger it makes velocities."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,11 +11,16 @@ import pytest
 import torch
 from diffusers import DDIMScheduler, FlowMatchEulerDiscreteScheduler
 from torch import Tensor, nn
+from zoo.pipelines import CASES
 
 from diffcache import accelerate, denoising_run, report
 from diffcache.config import RunFacts
 from diffcache.engine.scopes import innermost
-from diffcache.engine.shown_guidance import ScaleWatch, scale_of, shown
+from diffcache.engine.shown_guidance import GuidanceWatch, passes_of, scale_of, shown
+from diffcache.evals.harness.facts import run_facts
+from diffcache.noise_schedulers.levels import VELOCITY, Parametrisation
+from diffcache.noise_schedulers.step_calls import StepCall
+from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.guidance import Guidance
@@ -38,8 +44,8 @@ class Net(nn.Module):
 
 
 def shown_scale(passes: Sequence[Tensor], guided: Tensor) -> float | None:
-    found = shown(passes, guided)
-    return None if found is None else scale_of(found.tolist())
+    pair = passes_of(passes, guided)
+    return None if pair is None else scale_of(shown(pair, guided).tolist())
 
 
 def passes() -> tuple[Tensor, Tensor]:
@@ -82,12 +88,116 @@ def test_what_is_no_plain_guidance_shows_nothing() -> None:
 @pytest.mark.parametrize(("apart", "is_told"), [(1.0, True), (0.05, False)])
 def test_passes_that_differ_by_little_more_than_rounding_show_no_change(apart: float, is_told: bool) -> None:
     one, other = passes()
-    engine = SimpleNamespace(returned=None, progress=SimpleNamespace(shows_steps=True))
-    watch = ScaleWatch(engine, None, RunFacts("Net", guidance=Guidance(3.0)), False)  # type: ignore[arg-type]
+    watch = watch_of(Guidance())
     for scale in (3.0, 1.0):
-        engine.returned = [one, torch.lerp(one, other, apart)]
-        watch.stepping(SimpleNamespace(output=torch.lerp(*engine.returned, scale)))  # type: ignore[arg-type]
+        pair = one, torch.lerp(one, other, apart)
+        guidance = shown_by(watch, pair, torch.lerp(*pair, scale))
+        watch.facts = replace(watch.facts, guidance=guidance or watch.facts.guidance)
     assert ("between 1 and 3" in str(watch.note())) is is_told
+
+
+def watch_of(guidance: Guidance, output: Parametrisation = VELOCITY) -> GuidanceWatch:
+    """Of a run of which so much is told, and whose denoiser returns this at its first tick."""
+    times = SimpleNamespace(output=lambda tick: output)
+    engine = SimpleNamespace(
+        returned=None, progress=SimpleNamespace(shows_steps=True, tick=0, timetable=times)
+    )
+    return GuidanceWatch(engine, TrajectoryConfig(), RunFacts("Net", guidance=guidance), False)  # type: ignore[arg-type]
+
+
+def shown_by(
+    watch: GuidanceWatch, returned: Sequence[Tensor], guided: Tensor, sample: Tensor | None = None
+) -> Guidance | None:
+    """What a step shows whose passes have returned these."""
+    watch.engine.returned = [*returned]
+    call = StepCall(guided, 1.0, torch.zeros_like(guided) if sample is None else sample, {})
+    return watch.stepping(SimpleNamespace(), call)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+@pytest.mark.parametrize("is_batched", [True, False])
+@pytest.mark.parametrize("scale", [2.0, 6.0])
+def test_the_first_step_shows_how_much_larger_guidance_makes_the_velocity(
+    scale: float, is_batched: bool, is_told: bool
+) -> None:
+    c, u = passes()
+    guided = torch.lerp(u, c, scale)
+    ratio = float(guided.square().mean().sqrt() / c.square().mean().sqrt())
+    for pair in ((c, u), (u, c)):
+        watch = watch_of(Guidance(scale if is_told else None))
+        found = shown_by(watch, [torch.cat(pair)] if is_batched else pair, guided)
+        assert found == Guidance(scale, shown=round(ratio, 1))
+        assert watch.is_over is is_told
+
+
+def test_what_counts_is_the_velocity_whatever_the_denoiser_returns() -> None:
+    c, u = passes()
+    sample = torch.randn(SHAPE, generator=torch.Generator().manual_seed(1))
+    of_velocity, of_input = output = Parametrisation(0.3, 0.7)
+    c_returned, u_returned = (of_velocity * one + of_input * sample for one in (c, u))
+    guided = torch.lerp(u_returned, c_returned, 6.0)
+    found = shown_by(watch_of(Guidance(6.0), output), (c_returned, u_returned), guided, sample)
+    assert found == shown_by(watch_of(Guidance(6.0)), (c, u), torch.lerp(u, c, 6.0))
+
+
+def test_where_the_norm_is_kept_the_passes_show_it_too() -> None:
+    c, u = passes()
+    told = Guidance(6.0, norm_along=-1)
+    found = shown_by(watch_of(told), (u, c), told.of(c, u))
+    assert found == replace(
+        told, shown=shown_by(watch_of(Guidance(6.0)), (u, c), torch.lerp(u, c, 6.0)).shown
+    )  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("dtype", "is_shown"), [(torch.float32, True), (torch.bfloat16, False)])
+def test_a_velocity_that_rounding_hides_shows_nothing(dtype: torch.dtype, is_shown: bool) -> None:
+    """At little signal, of a predicted noise."""
+    output = Parametrisation(0.01, 0.99)
+    sample = torch.randn(SHAPE, generator=torch.Generator().manual_seed(1))
+    returned = [(0.01 * one + 0.99 * sample).to(dtype) for one in passes()]
+    found = shown_by(watch_of(Guidance(3.0), output), returned, torch.lerp(*returned, 3.0), sample.to(dtype))
+    assert (found is not None) is is_shown
+
+
+@pytest.mark.parametrize("returned", [[0, 1, 0], [0]], ids=["three passes", "one pass"])
+def test_other_than_two_passes_show_nothing_more_than_was_told(returned: list[int]) -> None:
+    pair = passes()
+    assert shown_by(watch_of(Guidance(3.0)), [pair[i] for i in returned], pair[0]) is None
+
+
+@pytest.mark.parametrize("name", ["StableDiffusionPipeline", "WanPipeline", "DiTPipeline"])
+def test_a_pipeline_shows_as_much_in_its_run_as_is_measured_of_it(name: str) -> None:
+    case = CASES[name]
+    pipe, call = case.build(), {**case.call(0, 4), "guidance_scale": 5.0, "output_type": "np"}
+    found = run_facts(pipe, call).guidance
+    assert found.scale == 5
+    assert found.shown is not None
+    assert found.amplification == covariance_of(pipe, [call]).amplification
+
+
+def test_a_pipeline_is_planned_with_what_its_first_tick_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = CASES["WanPipeline"]
+    pipe, call = case.build(), {**case.call(0, STEPS), "guidance_scale": 5.0}
+    accelerate(pipe, speedup=3)
+    ticks = {}
+    for distance in (0.0, 1.5):
+        monkeypatch.setattr(
+            Guidance, "showing", lambda self, *_, d=distance: replace(self, shown=1.0 + 4.0 * d)
+        )
+        with torch.no_grad():
+            pipe(**call)
+        ticks[distance] = report(pipe).computed_ticks
+    assert ticks[0.0] != ticks[1.5]
+    assert len(ticks[0.0]) == len(ticks[1.5])
+
+
+def test_one_that_was_measured_is_counted_with_and_none_is_asked() -> None:
+    measured = TrajectoryConfig(amplification=1.3)
+    assert not GuidanceWatch.is_needed(measured, Guidance(3.0))
+    assert GuidanceWatch.is_needed(measured, Guidance())  # of which the scale is asked
+    assert GuidanceWatch.is_needed(TrajectoryConfig(), Guidance(3.0))
+    assert not GuidanceWatch.is_needed(TrajectoryConfig(), Guidance(1.0))
+    assert not GuidanceWatch.is_needed(EvenConfig(speedup=2), Guidance())
 
 
 def loop(
@@ -143,11 +253,12 @@ def scale_in(found: Any) -> float | None:
 def test_a_loop_plans_with_the_scale_that_its_first_step_shows(
     scale: float, batched: bool, config: TrajectoryConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Guidance, "showing", lambda self, *_: replace(self, shown=2.5))
     found = loop(config, scale, batched=batched)
     assert scale_in(found) == scale
     monkeypatch.setattr("diffcache.schedulers.guidance.TYPICAL_SCALE", scale)
     monkeypatch.setattr(TrajectoryConfig, "counts_guidance", False)
-    told = loop(config, scale, batched=batched)
+    told = loop(config.replace(amplification=1.0 if scale == 1 else 2.5), scale, batched=batched)
     assert scale_in(told) is None
     assert found.computed_ticks == told.computed_ticks
     assert found.expected_error == told.expected_error

@@ -26,7 +26,7 @@ from diffcache.recipes.planning_anew import planning_anew
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.errors import ConfigError, ScheduleError
-from diffcache.schedulers.guidance import TYPICAL_SCALE, Guidance
+from diffcache.schedulers.guidance import Guidance
 from diffcache.schedulers.moments import Moment, angles_of
 from diffcache.trajectory.prior import universal
 from diffcache.trajectory.process import prior_process
@@ -56,7 +56,8 @@ def measured_in(ticks: int, **options: Any) -> TrajectoryConfig:
     angles = np.array(angles_of(moments))
     size = 1 + np.cos(angles)
     covariance = (
-        np.outer(size, size) * prior_process(universal().kernel.at(TYPICAL_SCALE), moments).covariance
+        np.outer(size, size)
+        * prior_process(universal().kernel.at(Guidance().amplification), moments).covariance
     )
     response = np.outer((1.0, 2.0), 1 + angles**4)
     return TrajectoryConfig(
@@ -81,7 +82,10 @@ def test_another_run_is_planned_with_what_is_carried_to_it(ticks: int) -> None:
     assert isinstance(predictor, Conditional)
     assert predictor.measured is not None
     carried = covariance_at(
-        universal().kernel.at(5.0), np.array(config.covariance), config.angles, run.moments
+        universal().kernel.at(Guidance(5.0).amplification),
+        np.array(config.covariance),
+        config.angles,
+        run.moments,
     )
     np.testing.assert_array_equal(predictor.between, carried)
     response = response_at(np.array(config.response), config.angles, run.moments)
@@ -164,7 +168,24 @@ def test_a_schedule_by_the_pipelines_own_covariance_says_where_and_what_was_meas
     assert own.predictor["between"] == found.matrix.tolist()
     assert np.array(own.predictor["response"]).shape == (2, STEPS)
     assert own.predictor["pure_noise"] == pytest.approx(np.pi / 2)
-    assert not {"angles", "response", "pure_noise"} & set(schedule.predictor)
+    assert own.predictor["amplification"] == found.amplification
+    assert not {"angles", "response", "pure_noise", "amplification"} & set(schedule.predictor)
+
+
+def test_an_amplification_that_was_measured_counts_in_other_runs_whatever_these_tell() -> None:
+    strong, usual = replace(run_of(33), guidance=Guidance(7.5)), replace(run_of(33), guidance=Guidance(1.0))
+    config = measured_in(STEPS, response=None, amplification=1.6)
+    assert config.plan(strong, SPEEDUP) == config.plan(usual, SPEEDUP)
+    unknown = measured_in(STEPS, response=None)
+    shown = replace(strong, guidance=Guidance(7.5, shown=1.6))
+    assert unknown.plan(shown, SPEEDUP) == config.plan(strong, SPEEDUP)
+    assert unknown.plan(strong, SPEEDUP).expected != config.plan(strong, SPEEDUP).expected
+
+
+@pytest.mark.parametrize("given", [0.5, float("inf"), "2"])
+def test_an_amplification_is_at_least_one(given: Any) -> None:
+    with pytest.raises(ConfigError, match="amplification must be a number >= 1"):
+        TrajectoryConfig(amplification=given)
 
 
 def test_a_schedule_of_image_to_image_says_how_far_from_pure_noise_it_began() -> None:
@@ -313,6 +334,8 @@ def test_a_schedule_that_does_not_say_where_it_was_measured_is_for_its_own_run(m
         {"response": [[1.0]] * 2},
         {"response": 1.0},
         {"pure_noise": "pi"},
+        {"amplification": "two"},
+        {"amplification": 0.5},
         {"pure_noise": 90.0},
     ],
     ids=str,

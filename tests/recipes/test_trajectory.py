@@ -215,8 +215,9 @@ def test_guidance_makes_reuse_more_careful_unless_covariance_and_response_are_gi
 
 
 def test_guidance_that_keeps_the_norm_counts_as_less() -> None:
-    kept = replace(KNOWN, guidance=Guidance(9.0, norm_along=-1))
-    assert TrajectoryConfig().plan(kept, 2) == TrajectoryConfig().plan(guided(3.0), 2)
+    kept = replace(KNOWN, guidance=Guidance(9.0, norm_along=-1, shown=4.0))
+    free = replace(KNOWN, guidance=Guidance(3.0, shown=2.0))
+    assert TrajectoryConfig().plan(kept, 2) == TrajectoryConfig().plan(free, 2)
 
 
 def test_a_run_with_too_few_ticks_to_know_anything_holds_and_corrects_nothing() -> None:

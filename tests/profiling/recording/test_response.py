@@ -7,9 +7,10 @@ from diffusers import FlowMatchEulerDiscreteScheduler
 from torch import Tensor, nn
 
 from diffcache import denoising_run
+from diffcache.host.rows import is_doubled
 from diffcache.profiling.recording import trajectories
 from diffcache.profiling.recording.covariance import covariance_of
-from diffcache.profiling.recording.guided import guided, is_doubled, passes
+from diffcache.profiling.recording.guided import guided, passes
 from diffcache.profiling.recording.loops import Loop
 from diffcache.profiling.recording.response import response_of
 from diffcache.schedulers.guidance import Guidance
