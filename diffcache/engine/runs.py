@@ -13,8 +13,8 @@ from diffcache.discovery.units import block_counts
 from diffcache.engine.branches import FORGET_AFTER
 from diffcache.engine.choices import choices_of
 from diffcache.engine.engine import Engine
+from diffcache.engine.guidance_watch import GuidanceWatch
 from diffcache.engine.progress import Progress
-from diffcache.engine.shown_guidance import GuidanceWatch
 from diffcache.engine.step_hindsight import StepHindsight
 from diffcache.host.call import Call
 from diffcache.host.compiled import uncompiled

@@ -9,7 +9,7 @@ from torch import nn
 from diffcache.attach.requirements import facts_of
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.discovery.sites import Site
-from diffcache.engine.shown_guidance import GuidanceWatch
+from diffcache.engine.guidance_watch import GuidanceWatch
 from diffcache.planning.dry_run import DryRun, dry_run
 from diffcache.planning.footprint import FirstCallNeed, Footprint
 from diffcache.planning.meta_engine import MetaEngine

@@ -15,8 +15,9 @@ from zoo.pipelines import CASES
 
 from diffcache import accelerate, denoising_run, report
 from diffcache.config import RunFacts
+from diffcache.engine.guidance_watch import GuidanceWatch
 from diffcache.engine.scopes import innermost
-from diffcache.engine.shown_guidance import GuidanceWatch, passes_of, scale_of, shown
+from diffcache.engine.shown_guidance import passes_of, scale_of, shown
 from diffcache.evals.harness.facts import run_facts
 from diffcache.noise_schedulers.levels import VELOCITY, Parametrisation
 from diffcache.noise_schedulers.step_calls import StepCall

@@ -1,0 +1,142 @@
+"""Looks at a run's steps for what its method depends on and nothing has told: the scale of guidance, and how much larger it makes the first velocity."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffcache.config import CacheConfig, RunFacts
+from diffcache.engine.engine import Engine
+from diffcache.engine.shown_guidance import is_clear, passes_of, scale_of, shown, velocity_sizes
+from diffcache.engine.step_hindsight import seen
+from diffcache.host.rows import is_doubled
+from diffcache.noise_schedulers.step_calls import StepCall
+from diffcache.schedulers.guidance import Guidance
+
+CHANGED = 1.25
+"""The scale changes during a run if one step shows it so many times as large as another."""
+
+ROUNDED = 0.2
+"""A velocity shows nothing if rounding of the output may change it by so much of it, as that of predicted noise in bfloat16 near pure noise."""
+
+CHANGES = (
+    "the scale of guidance changes during the run, between {least:g} and {largest:g}, and the plan is made for {planned:g}: "
+    "no error is expected, compare it with a full run"
+)
+
+
+class GuidanceWatch:
+    """Finds the scale of guidance and its amplification in the steps of a run.
+
+    What a step gets is compared with what the guidance passes have returned. The first step shows both, which reads the device once. Where the scale was not
+    told, so does the first one of more passes, since guidance may begin later. What other steps show of the scale is read when the run is over.
+
+    The denoiser is the run's only one. Where processes compute it together, nothing is asked: each might read another scale, by rounding, and
+    plan otherwise.
+
+    Args:
+        engine: the denoiser's.
+        config: the method.
+        facts: that it has chosen by.
+        is_doubled: its first call holds two guidance passes, or two pictures of one seed.
+
+    Attributes:
+        sees_steps: the loop steps with a noise scheduler that is observed.
+        is_over: nothing is left to be found.
+    """
+
+    def __init__(self, engine: Engine, config: CacheConfig, facts: RunFacts, is_doubled: bool) -> None:
+        self.engine, self.config, self.facts = engine, config, facts
+        self.sees_steps = self.is_over = False
+        self._is_told = facts.guidance.scale is not None
+        self._is_doubled = is_doubled
+        self._asked = 0  # passes of which the scale was asked
+        self._steps_both: bool | None = None  # a step is of the samples of both passes
+        self._later: list[Tensor] = []
+        engine.returned = [] if engine.progress.shows_steps else None
+
+    @staticmethod
+    def is_needed(config: CacheConfig, guidance: Guidance) -> bool:
+        """Whether a method depends on more of guidance than is told."""
+        if guidance.scale is None:
+            return config.counts_guidance
+        return config.counts_amplification and guidance.scale > 1
+
+    def stepping(self, noise_scheduler: Any, call: StepCall | None) -> Guidance | None:
+        """Guidance as a step shows it, and the method is to choose with it; None where it goes on as before.
+
+        Args:
+            noise_scheduler: that is about to step.
+            call: of the step; None where it is not understood.
+        """
+        self.sees_steps, returned = True, self.engine.returned
+        if self._is_told:
+            self.engine.returned, self.is_over = None, True
+        # In a dry run tensors have no values.
+        if call is None or not returned or any(one.is_meta for one in returned):
+            return None
+        call = self._halved(returned, call)
+        passes = passes_of(returned, call.output)
+        if passes is None:
+            return None
+        count, found = sum(map(len, returned)) // len(call.output), shown(passes, call.output)
+        if count <= self._asked:
+            self._later.append(found)
+            return None
+        self._asked, progress = count, self.engine.progress
+        output, sample = progress.timetable.output(progress.tick), seen(noise_scheduler, call)
+        numbers = torch.cat([found, velocity_sizes(passes, output, sample)]).tolist()
+        return self._told_by(numbers[:3], numbers[3:], count)
+
+    def without_steps(self, tick: int) -> Guidance | None:
+        """Guidance where a tick begins before any step was seen: a sampler of the loop's own has stepped. One pass is taken to be all.
+
+        It sees no steps later, either, and what the passes return need not be kept.
+        """
+        self.engine.returned, self.is_over = None, True
+        is_alone = tick == 1 and not self._is_doubled and len(self.engine.branches.known) == 1
+        return replace(self.facts.guidance, scale=1.0) if is_alone and not self._is_told else None
+
+    def note(self) -> str | None:
+        """What is to be said at the end of the run: that the scale has changed; None where it has not."""
+        planned = self.facts.guidance.scale
+        found = torch.stack(self._later).tolist() if self._later and planned else []
+        scales = [scale for scale in (scale_of(one) for one in found if is_clear(one)) if scale is not None]
+        self._later = []
+        if planned is None or not scales:
+            return None
+        least, largest = min(planned, *scales), max(planned, *scales)
+        if largest <= CHANGED * least:
+            return None
+        return CHANGES.format(least=least, largest=largest, planned=planned)
+
+    def _halved(self, returned: Sequence[Tensor], call: StepCall) -> StepCall:
+        """Of one sample, where a step is of both passes' samples, which are equal: so DiT's pipeline steps."""
+        if self._steps_both is None:
+            is_whole = len(returned) == 1 and len(returned[0]) == len(call.output)
+            self._steps_both = is_whole and is_doubled(call.output)
+        if not self._steps_both or len(call.output) % 2:
+            return call
+        return call._replace(output=call.output.chunk(2)[0], sample=call.sample.chunk(2)[0])
+
+    def _told_by(self, found: Sequence[float], sizes: Sequence[float], count: int) -> Guidance | None:
+        """Guidance by what a step of so many passes has shown; None where it shows nothing new.
+
+        Args:
+            found: see `shown`.
+            sizes: see `velocity_sizes`.
+            count: of passes.
+        """
+        told = self.facts.guidance
+        scale = told.scale if self._is_told else scale_of(found)
+        if scale is None:
+            return None
+        now, (first, second, both, rounding) = replace(told, scale=scale), sizes
+        share_of_second, *_ = found
+        conditional, unconditional = (second, first) if share_of_second > 0.5 else (first, second)
+        is_exact = rounding <= ROUNDED**2 * conditional
+        if count == 2 and scale > 1 and is_exact and self.config.counts_amplification:
+            now = now.showing(conditional, unconditional, both)
+        return None if now == told else now
