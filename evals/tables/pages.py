@@ -29,6 +29,7 @@ from diffcache.evals.tables.trajectory import (
     trajectory_table,
     two_denoisers_table,
     unguided_table,
+    weak_guidance_table,
 )
 from diffcache.evals.tables.transfer_steps import transfer_steps_table
 from diffcache.evals.tables.video import (
@@ -84,6 +85,7 @@ def pages(root: Path) -> dict[str, str]:
         **gpu_tables(),
         "threshold": threshold_table(),
         "unguided": unguided_table(),
+        "weak_guidance": weak_guidance_table(),
         "learned_weights": learned_weights_table(),
         "long_video": long_video_table(),
         "long_video_pairs": long_video_pairs_table(),

@@ -122,6 +122,27 @@ def unguided_table() -> str:
     )
 
 
+def weak_guidance_table() -> str:
+    """A row for each testbed and speed-up of runs that guidance amplifies little; what `speedup=` gains there, and what it gains on plans for usual guidance."""
+    found = stored("weak_guidance")
+    shown = {"usual": "planned for usual guidance", "prior": SHOWN["prior"]}
+    rows = [(testbed, row) for testbed, result in found.items() for row in result["rows"]]
+    alone = [row for _, row in rows]
+    result = next(iter(found.values()))
+    header, amplified = result["header"], [row["amplification"] for row in alone]
+    least, largest = (bound(one["prior"] for one in amplified) for bound in (min, max))
+    ratios = "\n".join(
+        f"- {title}: {_ratios([(row['expected'][name], row['measured'][name]) for row in alone])}"
+        for name, title in shown.items()
+    )
+    return (
+        f"{_beside_even(rows, shown)}\n\n{_differences(alone, shown)}\n"
+        f"- `speedup=` against plans for usual guidance: {gained([row['prior'] - row['usual'] for row in alone])}\n{ratios}\n\n"
+        f"A guidance scale of {alone[0]['scale']:g} amplifies {least:g} to {largest:g} times here, and usually {amplified[0]['usual']:g} times. "
+        f"{result['samples']} samples of {alone[0]['steps']} steps, {header['device']}, {header['date']}."
+    )
+
+
 def threshold_table() -> str:
     """A row for each testbed and threshold; and how far expected errors are from measured ones."""
     found = stored("threshold")
