@@ -7,7 +7,7 @@ from torch import Tensor
 
 from diffcache.discovery.cuts import Cuts
 from diffcache.host.call import Conditioning
-from diffcache.store.rings import Setup, Store
+from diffcache.store.rings import Store, StoreSetup
 from diffcache.tokens.passes import TokenState
 
 Identities = dict[str, tuple[ReferenceType[Tensor] | Any, int | None]]
@@ -39,7 +39,7 @@ class Branch:
         tokens: what it keeps to compute some tokens only; None where nobody asked.
     """
 
-    def __init__(self, name: str, context: str | None, setup: Setup) -> None:
+    def __init__(self, name: str, context: str | None, setup: StoreSetup) -> None:
         self.name = name
         self.context = context
         self.setup = setup

@@ -14,7 +14,7 @@ from torch import Tensor
 from diffcache.engine.branch import Branch, Identities
 from diffcache.host.call import Argument, Conditioning
 from diffcache.host.conventions import is_residual_of_control
-from diffcache.store.rings import Setup
+from diffcache.store.rings import StoreSetup
 
 MAX_BRANCHES = 8
 """More calls than this in one tick are no guidance passes: nothing of theirs is reused."""
@@ -38,7 +38,7 @@ class Branches:
         tick: of the newest call.
     """
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: StoreSetup) -> None:
         self.setup = setup
         self.known: list[Branch] = []
         self.calls = 0

@@ -31,7 +31,7 @@ from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.schedule import GUIDANCE_SCALE
 from diffcache.schedulers.steps import MODEL, Decision, Verdict
 from diffcache.store.formats import Format
-from diffcache.store.rings import Setup
+from diffcache.store.rings import StoreSetup
 
 
 def execution_for(parts: Parts) -> Execution:
@@ -41,7 +41,7 @@ def execution_for(parts: Parts) -> Execution:
     return WholeModel(parts) if parts.choices.rows is None else SomeTokens(parts)
 
 
-def step_hindsight_for(choices: Choices, setup: Setup, observer: Observer) -> StepHindsight | None:
+def step_hindsight_for(choices: Choices, setup: StoreSetup, observer: Observer) -> StepHindsight | None:
     """What corrects in the noise scheduler's steps, in one run of a denoiser; None where nothing is corrected, or outputs are.
 
     A run that is only looked at may go on with what was computed, and then nothing is to be corrected. With sites or tokens inside,
@@ -90,7 +90,7 @@ class Engine:
         self.record = record
         self.progress = progress
         self.decider = Decider(choices, agreement)
-        self.setup = Setup(
+        self.setup = StoreSetup(
             choices.predictor,
             choices.format,
             progress.timetable,

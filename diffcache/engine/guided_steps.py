@@ -16,7 +16,7 @@ from diffcache.prediction.hindsight import ReusedTick, hindsight_weights, truste
 from diffcache.reports.records import Passes
 from diffcache.schedulers.moments import Moment
 from diffcache.store.formats import Ring
-from diffcache.store.rings import Setup
+from diffcache.store.rings import StoreSetup
 
 
 class GuidedSteps(StepHindsight):
@@ -26,7 +26,7 @@ class GuidedSteps(StepHindsight):
     Guidance that keeps the norm, or rescales, does not: its factor at the tick that corrects is not the one at the ticks that are
     corrected. So the same weights are given to what the pipeline has made of both passes. Our own.
 
-    Meanwhile outputs of the passes are not corrected (`Setup.corrects_outputs`). It ends, for the rest of the run, where other passes are called than
+    Meanwhile outputs of the passes are not corrected (`StoreSetup.corrects_outputs`). It ends, for the rest of the run, where other passes are called than
     before, where only one of them is computed, where the scale of guidance changes, and where all is forgotten: from there on each pass is corrected for itself.
 
     Args:
@@ -34,7 +34,7 @@ class GuidedSteps(StepHindsight):
         setup: of the denoiser; its predictor and its curve give the weights, and its format stores.
     """
 
-    def __init__(self, times: Timetable, setup: Setup) -> None:
+    def __init__(self, times: Timetable, setup: StoreSetup) -> None:
         super().__init__(times)
         self._setup = setup
         self._ring: Ring = deque(maxlen=setup.depth)

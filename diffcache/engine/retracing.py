@@ -15,7 +15,7 @@ from diffcache.noise_schedulers.step_calls import StepCall, copy_of
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.reports.records import Passes
 from diffcache.schedulers.moments import Moment, signal_and_noise
-from diffcache.store.rings import Setup
+from diffcache.store.rings import StoreSetup
 
 REPLACED = "the latents are replaced between the noise scheduler's steps"
 
@@ -60,7 +60,7 @@ class Retracing(StepHindsight):
         setup: of the denoiser; its curve gives the weights.
     """
 
-    def __init__(self, times: Timetable, setup: Setup) -> None:
+    def __init__(self, times: Timetable, setup: StoreSetup) -> None:
         super().__init__(times)
         self._setup = setup
         self._past: deque[Computed] = deque(maxlen=setup.curve.depth - 1)

@@ -20,7 +20,7 @@ from diffcache.host.network_facts import NetworkFacts
 from diffcache.host.structure import PROCESSOR
 from diffcache.prediction.predictors import Polynomial
 from diffcache.schedulers.steps import Decision, Step, Verdict
-from diffcache.store.rings import Setup
+from diffcache.store.rings import StoreSetup
 from diffcache.tokens.attention import Strayed
 from diffcache.tokens.grids import grid_told
 from diffcache.tokens.layout import Rows, SampleRows, rows_of_samples
@@ -200,7 +200,7 @@ class SomeTokens(WholeModel):
     def _state(self, branch: Branch) -> TokenState:
         if branch.tokens is None:
             shared = branch.setup
-            setup = Setup(Polynomial(self.rule.order, "angle"), shared.format, shared.times)
+            setup = StoreSetup(Polynomial(self.rule.order, "angle"), shared.format, shared.times)
             branch.tokens = TokenState(setup, branch.stores)
         return branch.tokens
 

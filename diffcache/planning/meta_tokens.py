@@ -17,7 +17,7 @@ from diffcache.prediction.predictors import Polynomial
 from diffcache.schedulers.steps import Decision, Step, Verdict
 from diffcache.store.formats import Format, values_of
 from diffcache.store.key_values import KeyValues
-from diffcache.store.rings import Setup, Store
+from diffcache.store.rings import Store, StoreSetup
 from diffcache.store.streams import Layout
 from diffcache.tokens.grids import changed_places
 from diffcache.tokens.learning import TokenPlan
@@ -118,7 +118,7 @@ class DrySomeTokens(SomeTokens):
 
     def _formed(self, real: Invocation, here: Here, plan: TokenPlan) -> dict[str, _Form]:
         """What one real call of all tokens keeps."""
-        setup = Setup(Polynomial(0), Format(), here.branch.setup.times)
+        setup = StoreSetup(Polynomial(0), Format(), here.branch.setup.times)
         state = TokenState(setup, {})
         full = FullPass(block_paths(real.module), plan, state, here.step.tick)
         with watched(full):

@@ -22,13 +22,13 @@ LENGTH = 50
 """Ticks of the published plans."""
 
 
-class Plan(NamedTuple):
+class MeanCachePlan(NamedTuple):
     """The computed ticks; and after each of them how far the ticks up to the next one look back, 1 to hold."""
 
     ticks: tuple[int, ...]
     backs: tuple[int, ...]
 
-    def in_run(self, length: int) -> "Plan":
+    def in_run(self, length: int) -> "MeanCachePlan":
         """The plan for a run of another length than 50: it computes about the same share, as densely at each stage of the run."""
         count = max(round(len(self.ticks) * length / LENGTH), min(2, length))
         indices = np.linspace(0, len(self.ticks) - 1, count)
@@ -36,31 +36,33 @@ class Plan(NamedTuple):
         backs = {
             round(stage * (length - 1)): self.backs[int(i)] for i, stage in zip(indices, stages, strict=True)
         }
-        return Plan(tuple(backs), tuple(backs.values()))
+        return MeanCachePlan(tuple(backs), tuple(backs.values()))
 
 
 QWEN_IMAGE = {
-    25: Plan((*range(17), 24, 32, 40, 43, 45, 47, 48, 49), (*[1] * 19, 5, 5, 5, 1, 1, 1)),
-    17: Plan((*range(9), 10, 17, 24, 31, 38, 45, 48, 49), (*[1] * 8, 2, 1, 1, 1, 1, 1, 4, 1, 1)),
-    10: Plan((0, 1, 3, 7, 14, 21, 28, 35, 42, 49), (1, 2, 1, 1, 1, 1, 1, 1, 4, 1)),
+    25: MeanCachePlan((*range(17), 24, 32, 40, 43, 45, 47, 48, 49), (*[1] * 19, 5, 5, 5, 1, 1, 1)),
+    17: MeanCachePlan((*range(9), 10, 17, 24, 31, 38, 45, 48, 49), (*[1] * 8, 2, 1, 1, 1, 1, 1, 4, 1, 1)),
+    10: MeanCachePlan((0, 1, 3, 7, 14, 21, 28, 35, 42, 49), (1, 2, 1, 1, 1, 1, 1, 1, 4, 1)),
 }
 Z_IMAGE = {
-    25: Plan(
+    25: MeanCachePlan(
         (*range(7), 8, 10, 11, 12, 13, 15, 16, 17, 18, 20, 22, 29, 37, 42, 45, 47, 48, 49),
         (*[1] * 6, 2, 2, 1, 1, 1, 2, 1, 1, 1, 5, 5, 1, 1, 1, 5, 5, 1, 1, 1),
     ),
-    20: Plan(
+    20: MeanCachePlan(
         (0, 1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 30, 38, 43, 46, 48, 49),
         (1, 1, 1, 1, 2, 2, 2, 2, 2, 5, 4, 5, 5, 1, 1, 1, 5, 2, 1, 1),
     ),
-    17: Plan(
+    17: MeanCachePlan(
         (0, 1, 2, 3, 4, 6, 8, 10, 12, 14, 19, 27, 35, 43, 46, 48, 49),
         (1, 1, 1, 1, 2, 2, 2, 2, 2, 1, 1, 1, 1, 5, 2, 1, 1),
     ),
-    15: Plan(
+    15: MeanCachePlan(
         (0, 1, 2, 3, 5, 7, 10, 12, 17, 25, 33, 41, 45, 48, 49), (1, 1, 1, 2, 2, 2, 2, 1, 1, 1, 1, 5, 4, 1, 1)
     ),
-    13: Plan((0, 1, 2, 3, 5, 9, 15, 22, 29, 36, 43, 47, 49), (1, 1, 1, 2, 1, 1, 1, 1, 1, 1, 5, 2, 1)),
+    13: MeanCachePlan(
+        (0, 1, 2, 3, 5, 9, 15, 22, 29, 36, 43, 47, 49), (1, 1, 1, 2, 1, 1, 1, 1, 1, 1, 5, 2, 1)
+    ),
 }
 PUBLISHED = {"QwenImageTransformer2DModel": QWEN_IMAGE, "ZImageTransformer2DModel": Z_IMAGE}
 """Plans by denoiser, and by the number of ticks that they compute."""
@@ -116,7 +118,7 @@ class MeanCacheConfig(CacheConfig):
     def warmup(self, run: RunFacts) -> int:
         return 0
 
-    def plan(self, run: RunFacts) -> Plan:
+    def plan(self, run: RunFacts) -> MeanCachePlan:
         """The plan for a run.
 
         Raises:
@@ -128,9 +130,9 @@ class MeanCacheConfig(CacheConfig):
                 raise ConfigError(
                     f"meancache: ticks go up to {self.ticks[-1]}, and this run has {length}: give ticks below {length}, or take more steps."
                 )
-            return Plan(tuple(self.ticks), tuple(self.backs))
+            return MeanCachePlan(tuple(self.ticks), tuple(self.backs))
         if self.budget >= LENGTH:
-            return Plan(tuple(range(length)), (1,) * length)
+            return MeanCachePlan(tuple(range(length)), (1,) * length)
         plans = PUBLISHED.get(run.denoiser_class, QWEN_IMAGE)
         if self.budget not in plans:
             known = ", ".join(map(str, plans))
@@ -145,7 +147,7 @@ class MeanCacheConfig(CacheConfig):
         return AverageVelocity(levels_of(run.sigmas, length), backs_by_tick(self.plan(run), length))
 
 
-def backs_by_tick(plan: Plan, length: int) -> list[int]:
+def backs_by_tick(plan: MeanCachePlan, length: int) -> list[int]:
     """How far each tick of a run looks back; 0 for a computed one."""
     found = [0] * length
     for (tick, end), back in zip(pairwise([*plan.ticks, length]), plan.backs, strict=True):

@@ -20,18 +20,18 @@ from diffcache.hooks.module_calls import ModuleCalls, replaced
 from diffcache.rollouts.rotary import Rotary
 
 
-class Site(NamedTuple):
+class AttentionSite(NamedTuple):
     """An attention of a denoiser: the module in which it is computed, and which of that module's attentions it is."""
 
     module: str
     number: int
 
 
-Attended = Callable[[Site, AttentionCall], Tensor]
+Attended = Callable[[AttentionSite, AttentionCall], Tensor]
 """Computes the attention of a site."""
 
 
-class BySite:
+class PolicyBySite:
     """An attention policy that knows the site of each call.
 
     Args:
@@ -47,7 +47,7 @@ class BySite:
     def attend(self, call: AttentionCall) -> Tensor:
         running = self.modules.innermost
         self._count[running] += 1
-        return self._attend(Site(running[0], self._count[running] - 1), call)
+        return self._attend(AttentionSite(running[0], self._count[running] - 1), call)
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,13 @@ class Reading:
         seen: gives the past of an attention, from its index and its call; None where there is none.
     """
 
-    def __init__(self, sites: Mapping[Site, int], seen: Callable[[int, AttentionCall], Seen | None]) -> None:
+    def __init__(
+        self, sites: Mapping[AttentionSite, int], seen: Callable[[int, AttentionCall], Seen | None]
+    ) -> None:
         self.sites = sites
         self.seen = seen
 
-    def attend(self, site: Site, call: AttentionCall) -> Tensor:
+    def attend(self, site: AttentionSite, call: AttentionCall) -> Tensor:
         index = self.sites.get(site)
         past = None if index is None else self.seen(index, call)
         if past is None:
@@ -86,11 +88,13 @@ class Writing(Reading):
         written: by index of the attention, its call.
     """
 
-    def __init__(self, sites: Mapping[Site, int], seen: Callable[[int, AttentionCall], Seen | None]) -> None:
+    def __init__(
+        self, sites: Mapping[AttentionSite, int], seen: Callable[[int, AttentionCall], Seen | None]
+    ) -> None:
         super().__init__(sites, seen)
         self.written: dict[int, AttentionCall] = {}
 
-    def attend(self, site: Site, call: AttentionCall) -> Tensor:
+    def attend(self, site: AttentionSite, call: AttentionCall) -> Tensor:
         if site in self.sites:
             self.written[self.sites[site]] = call
         return super().attend(site, call)
@@ -104,11 +108,11 @@ class BlockCausal:
         lengths: tokens of each chunk.
     """
 
-    def __init__(self, sites: Mapping[Site, int], lengths: list[int]) -> None:
+    def __init__(self, sites: Mapping[AttentionSite, int], lengths: list[int]) -> None:
         self.sites = sites
         self.ends = torch.tensor(lengths).cumsum(0).tolist()
 
-    def attend(self, site: Site, call: AttentionCall) -> Tensor:
+    def attend(self, site: AttentionSite, call: AttentionCall) -> Tensor:
         if site not in self.sites:
             return call.compute()
         outputs, start = [], 0
@@ -127,7 +131,7 @@ class BlockCausal:
 @contextmanager
 def attended(modules: ModuleCalls, attend: Attended) -> Iterator[None]:
     """Inside, the attentions of a denoiser's calls go to a function of their site."""
-    with modules.followed(), AttentionCalls(BySite(modules, attend)):
+    with modules.followed(), AttentionCalls(PolicyBySite(modules, attend)):
         yield
 
 

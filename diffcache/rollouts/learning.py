@@ -20,10 +20,10 @@ from diffcache.hooks.module_calls import ModuleCalls, replaced
 from diffcache.host.call import Call
 from diffcache.host.compiled import holds_compiled
 from diffcache.rollouts.attending import (
+    AttentionSite,
     BlockCausal,
     Reading,
     Seen,
-    Site,
     Writing,
     attended,
     computed_in_full,
@@ -71,7 +71,7 @@ class Learned:
     """
 
     modules: ModuleCalls
-    sites: Mapping[Site, int]
+    sites: Mapping[AttentionSite, int]
     rotary: Rotary | None
     form: Form
 
@@ -135,11 +135,11 @@ class _Heard:
 
     def __init__(self, denoiser: nn.Module) -> None:
         self.modules = ModuleCalls(dict(denoiser.named_modules()))
-        self.calls: dict[Site, AttentionCall] = {}
+        self.calls: dict[AttentionSite, AttentionCall] = {}
         self.pairs: list[nn.Module] = []
 
     def listen(self, denoiser: nn.Module, call: Call) -> Any:
-        def note(site: Site, attention: AttentionCall) -> Tensor:
+        def note(site: AttentionSite, attention: AttentionCall) -> Tensor:
             self.calls[site] = attention
             return attention.compute()
 
@@ -156,14 +156,16 @@ class _Heard:
 
 
 def _sites(
-    denoiser: nn.Module, once: Mapping[Site, AttentionCall], twice: Mapping[Site, AttentionCall]
-) -> tuple[dict[Site, int], int]:
+    denoiser: nn.Module,
+    once: Mapping[AttentionSite, AttentionCall],
+    twice: Mapping[AttentionSite, AttentionCall],
+) -> tuple[dict[AttentionSite, int], int]:
     """The attentions of the video's tokens on themselves, and their number of tokens: those that double with the frames."""
     if not once:
         raise _refused(denoiser, "no attention was seen in it", "choose the native attention backend")
     if once.keys() != twice.keys():
         raise _refused(denoiser, "it attends otherwise in longer videos", "choose another denoiser")
-    sites: dict[Site, int] = {}
+    sites: dict[AttentionSite, int] = {}
     lengths = set[int]()
     for site, call in once.items():
         queries, keys = call.query.shape[-2], call.key.shape[-2]
@@ -200,7 +202,7 @@ def _rotary(denoiser: nn.Module, heard: _Heard, latent: Tensor) -> Rotary | None
         raise _refused(denoiser, str(error).rstrip("."), "choose another denoiser") from None
 
 
-Parts = tuple[ModuleCalls, Mapping[Site, int], Rotary | None]
+Parts = tuple[ModuleCalls, Mapping[AttentionSite, int], Rotary | None]
 
 
 def _identity_error(denoiser: nn.Module, parts: Parts, call: Call, double: Call, whole: Tensor) -> float:

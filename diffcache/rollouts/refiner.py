@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from diffcache.hooks.attention_calls import AttentionCall
 from diffcache.hooks.module_calls import ModuleCalls
-from diffcache.rollouts.attending import Site, attended
+from diffcache.rollouts.attending import AttentionSite, attended
 from diffcache.rollouts.book import Book, joined
 from diffcache.rollouts.policies import Chunk, Participative
 from diffcache.schedulers.errors import ConfigError, TargetError
@@ -175,7 +175,7 @@ def refiner_history(transformer: nn.Module, policy: Participative) -> Iterator[N
         cache.layer_caches[:] = [HistoryLayer(own, policy, places) for own in cache.layer_caches]
         layers.update(zip(attentions, cache.layer_caches, strict=True))
 
-    def attend(site: Site, call: AttentionCall) -> Tensor:
+    def attend(site: AttentionSite, call: AttentionCall) -> Tensor:
         if site.module in layers:
             layers[site.module].query = call.query
         return call.compute()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from diffcache.hooks.attention_calls import AttentionCall
 from diffcache.hooks.module_calls import ModuleCalls, replaced
-from diffcache.rollouts.attending import Site, attended
+from diffcache.rollouts.attending import AttentionSite, attended
 from diffcache.rollouts.book import Book, joined
 from diffcache.rollouts.policies import Chunk, RolloutPolicy
 from diffcache.rollouts.scale_kv import drafters_of, mean_by_scale, relative_selectivity, selectivity
@@ -46,7 +46,7 @@ class ScaleCaches:
         self._scales: dict[str, int] = {}
         self._attention: dict[str, AttentionCall] = {}
 
-    def note(self, site: Site, call: AttentionCall) -> Tensor:
+    def note(self, site: AttentionSite, call: AttentionCall) -> Tensor:
         """Computes an attention, and remembers what it was."""
         self._attention[site.module] = call
         return call.compute()
@@ -164,7 +164,7 @@ def layer_selectivity(model: nn.Module, sample: Callable[[], Any], top: int = 16
     found: dict[tuple[int, int], list[float]] = defaultdict(list)
     reached: dict[str, int] = {}
 
-    def note(site: Site, call: AttentionCall) -> Tensor:
+    def note(site: AttentionSite, call: AttentionCall) -> Tensor:
         if site.module in modules:
             begins = call.key.shape[2] == call.query.shape[2]
             reached[site.module] = 0 if begins else reached[site.module] + 1

@@ -11,7 +11,7 @@ from torch import Tensor
 from diffcache.kernels.extrapolate import extrapolate
 from diffcache.schedulers.steps import Decision, Step
 from diffcache.store.formats import forget_on_error
-from diffcache.store.rings import Setup, Store
+from diffcache.store.rings import Store, StoreSetup
 
 
 class KeyValues(Store):
@@ -21,7 +21,7 @@ class KeyValues(Store):
         setup: what it shares with the run's other stores; its predictor extrapolates.
     """
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: StoreSetup) -> None:
         super().__init__(setup)
         self.dtype = torch.float32
         self.empty(1)

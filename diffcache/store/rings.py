@@ -35,7 +35,7 @@ Tensors = dict[str, Tensor]
 _tick = attrgetter("tick")
 
 
-class Setup:
+class StoreSetup:
     """What all stores of a denoiser share in one run.
 
     Args:
@@ -68,7 +68,7 @@ class Setup:
         self.predict_with(predictor, hindsight=hindsight)
 
     def predict_with(self, predictor: Predictor, *, hindsight: bool) -> None:
-        """Reused ticks that come are predicted otherwise. See `Setup` for the arguments; rings keep the depth that they have."""
+        """Reused ticks that come are predicted otherwise. See `StoreSetup` for the arguments; rings keep the depth that they have."""
         self.serving = {decision: predictor.serving(decision) for decision in Decision}
         self.hindsight = self.corrects_outputs = hindsight
         self.curve = predictor.curve
@@ -105,7 +105,7 @@ class Store:
         nbytes: bytes of all features.
     """
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: StoreSetup) -> None:
         self.setup = setup
         self.layout: Layout | None = None
         self.rings: list[Ring] = []

@@ -17,7 +17,7 @@ from diffcache.hooks.attention_calls import AttentionCall, AttentionCalls
 from diffcache.host.call import Call
 from diffcache.schedulers.steps import Decision, Step
 from diffcache.store.key_values import KeyValues
-from diffcache.store.rings import Setup, Store
+from diffcache.store.rings import Store, StoreSetup
 from diffcache.tokens.attention import Completing, Strayed
 from diffcache.tokens.layout import SampleRows, TokenSequence
 from diffcache.tokens.learning import TokenPlan
@@ -39,7 +39,7 @@ class TokenState:
         tick: of the newest full call; None before the first.
     """
 
-    setup: Setup
+    setup: StoreSetup
     stores: dict[str, Store]
     masks: dict[str, Tensor | None] = field(default_factory=dict)
     since: int = 0

@@ -17,7 +17,7 @@ from diffcache.prediction.predictors import Hold
 from diffcache.schedulers.steps import Decision
 from diffcache.store.formats import Format
 from diffcache.store.key_values import KeyValues
-from diffcache.store.rings import Setup, Store
+from diffcache.store.rings import Store, StoreSetup
 from diffcache.tokens import attention
 from diffcache.tokens.attention import Completing, KeysAndValues
 from diffcache.tokens.layout import Rows, TokenSequence
@@ -123,7 +123,7 @@ def _foreknown(known: Callable[[TokenState, TokenState], _Known]) -> Iterator[No
         plan = self._plan(asked, here)
         if plan is None:
             return (yield from forwarded(self, here))
-        true = TokenState(Setup(Hold(), Format(), here.branch.setup.times), {})
+        true = TokenState(StoreSetup(Hold(), Format(), here.branch.setup.times), {})
         with watched(FullPass(block_paths(asked.module), plan, true, here.step.tick)):
             asked.forward(*asked.call.args, **asked.call.kwargs)
 

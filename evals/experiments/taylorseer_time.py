@@ -7,7 +7,7 @@ from typing import Any
 
 from diffcache.evals.harness.loop_time import ratio_in_turns
 from diffcache.evals.harness.rendering import render
-from diffcache.evals.race.contender import Setup
+from diffcache.evals.race.contender import RaceSetup
 from diffcache.evals.race.diffusers_peers import PEERS
 from diffcache.evals.testbeds import zoo
 from diffcache.profiling.recording.calling import accelerated
@@ -26,7 +26,7 @@ def _attached(pipe: Any, testbed: str, place: str | None) -> AbstractContextMana
     options = {
         "modules": "blocks", "max_order": 1, "before": 3, "after": False, "cache_interval": INTERVAL,
     }  # fmt: skip
-    return peer.attach(pipe, options, Setup(testbed, STEPS))
+    return peer.attach(pipe, options, RaceSetup(testbed, STEPS))
 
 
 def _cpu_seconds(testbed: str, place: str | None = None) -> float:

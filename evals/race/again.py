@@ -6,7 +6,7 @@ from pathlib import Path
 from diffcache.evals.errors import EvaluationError
 from diffcache.evals.harness.intervals import mean_with_interval
 from diffcache.evals.harness.unseen import judged_on
-from diffcache.evals.race.contender import Contender, Setup
+from diffcache.evals.race.contender import Contender, RaceSetup
 from diffcache.evals.race.frontier import Pair
 from diffcache.evals.race.result import RaceResult
 from diffcache.evals.race.row import Row
@@ -51,7 +51,7 @@ def measured_again(path: Path, contender: Contender, budget: float) -> Cell:
         raise EvaluationError(
             f"{path} has no cell of {contender.full_name} at {budget:g}x: race it first, python scripts/measure/race.py."
         )
-    track = Track(Setup(result.testbed, result.steps))
+    track = Track(RaceSetup(result.testbed, result.steps))
 
     def anew(row: Row) -> Row:
         return track.measured(contender, row.options, "score")

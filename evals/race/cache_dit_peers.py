@@ -10,7 +10,7 @@ from diffcache.evals.race.contender import (
     WARM_UP,
     Contender,
     Options,
-    Setup,
+    RaceSetup,
     Sweep,
     even_mask,
     tick_counts,
@@ -31,7 +31,9 @@ PRESETS = ("ultra", "fast", "medium", "slow")
 
 
 @contextmanager
-def _attached(pipe: Any, kind: str, setup: Setup, calibrator: Any = None, **options: Any) -> Iterator[None]:
+def _attached(
+    pipe: Any, kind: str, setup: RaceSetup, calibrator: Any = None, **options: Any
+) -> Iterator[None]:
     import cache_dit
 
     config = getattr(cache_dit, kind)(enable_separate_cfg=setup.testbed in TWO_PASSES, **options)
@@ -54,7 +56,7 @@ def _calibrator(name: str) -> Any:
 
 
 @contextmanager
-def _cached(pipe: Any, options: Options, setup: Setup, kind: str) -> Iterator[None]:
+def _cached(pipe: Any, options: Options, setup: RaceSetup, kind: str) -> Iterator[None]:
     """DBCache or DBPrune under a threshold; with the 8 blocks in front that it has by default no budget is reached."""
     given = dict(options)
     calibrator = _calibrator(given.pop("calibrator"))
@@ -64,7 +66,7 @@ def _cached(pipe: Any, options: Options, setup: Setup, kind: str) -> Iterator[No
 
 
 @contextmanager
-def _masked(pipe: Any, options: Options, setup: Setup) -> Iterator[None]:
+def _masked(pipe: Any, options: Options, setup: RaceSetup) -> Iterator[None]:
     """DBCache whose computed ticks are given: "static" reuse of the others."""
     mask = _mask(setup, options["mask"], options.get("ticks") or options["preset"])
     with _attached(
@@ -81,7 +83,7 @@ def _masked(pipe: Any, options: Options, setup: Setup) -> Iterator[None]:
 
 
 @cache
-def _mask(setup: Setup, kind: str, ticks: Any) -> tuple[int, ...]:
+def _mask(setup: RaceSetup, kind: str, ticks: Any) -> tuple[int, ...]:
     import cache_dit
 
     if kind == "preset":
@@ -94,7 +96,7 @@ def _mask(setup: Setup, kind: str, ticks: Any) -> tuple[int, ...]:
     return tuple(int(tick in found.computed_ticks) for tick in range(setup.steps))
 
 
-def _blocks(setup: Setup) -> tuple[Sweep, ...]:
+def _blocks(setup: RaceSetup) -> tuple[Sweep, ...]:
     blocks = ((1, 0, CALIBRATED), (1, 1, ("TaylorSeer 1",)), (2, 0, ("TaylorSeer 1",)))
     return tuple(
         Sweep(
@@ -107,7 +109,7 @@ def _blocks(setup: Setup) -> tuple[Sweep, ...]:
     )
 
 
-def _masks(setup: Setup) -> tuple[Sweep, ...]:
+def _masks(setup: RaceSetup) -> tuple[Sweep, ...]:
     even = [("even", calibrator) for calibrator in ("none", "TaylorSeer 1", "TaylorSeer 2", "DMD")]
     kinds = [*even, ("trajectory's ticks", "TaylorSeer 1"), ("trajectory's ticks", "TaylorSeer 2")]
     chosen = {
@@ -119,7 +121,7 @@ def _masks(setup: Setup) -> tuple[Sweep, ...]:
     return (*found, preset)
 
 
-def _prunes(setup: Setup) -> tuple[Sweep, ...]:
+def _prunes(setup: RaceSetup) -> tuple[Sweep, ...]:
     return tuple(
         Sweep(
             "residual_diff_threshold",

@@ -16,7 +16,7 @@ Options = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Setup:
+class RaceSetup:
     """What a contender may know about the run: the testbed's name, and the number of steps of the full run."""
 
     testbed: str
@@ -58,8 +58,8 @@ class Contender:
 
     name: str
     package: str
-    sweeps: Callable[[Setup], tuple[Sweep, ...]]
-    attach: Callable[[Any, Options, Setup], AbstractContextManager[None]]
+    sweeps: Callable[[RaceSetup], tuple[Sweep, ...]]
+    attach: Callable[[Any, Options, RaceSetup], AbstractContextManager[None]]
     kind: Literal["swept", "whole ticks", "as typed"] = "swept"
     group: str = ""
     chosen_by: tuple[Literal["full", "truth"], ...] = ("full",)

@@ -14,7 +14,7 @@ from typing import Any
 import diffusers
 import torch
 
-from diffcache.evals.race.contender import WARM_UP, Contender, Options, Setup, Sweep, typed
+from diffcache.evals.race.contender import WARM_UP, Contender, Options, RaceSetup, Sweep, typed
 from diffcache.evals.testbeds import splits, zoo
 
 PACKAGE = "diffusers"
@@ -26,12 +26,12 @@ BATCHED = ("sd3", "pixart", "dit", "fashion", "sana")
 LATE = 0.72
 """Share of the run from which TaylorSeer computes every tick, where it is told to."""
 
-Make = Callable[[Any, Options, Setup], Any]
+Make = Callable[[Any, Options, RaceSetup], Any]
 """A config, for a pipeline."""
 
 
 @contextmanager
-def _enabled(pipe: Any, options: Options, setup: Setup, make: Make) -> Iterator[None]:
+def _enabled(pipe: Any, options: Options, setup: RaceSetup, make: Make) -> Iterator[None]:
     pipe.transformer.enable_cache(make(pipe, options, setup))
     try:
         yield
@@ -39,7 +39,7 @@ def _enabled(pipe: Any, options: Options, setup: Setup, make: Make) -> Iterator[
         pipe.transformer.disable_cache()
 
 
-def _taylor(pipe: Any, options: Options, setup: Setup) -> Any:
+def _taylor(pipe: Any, options: Options, setup: RaceSetup) -> Any:
     modules = options["modules"]
     named = {"use_lite_mode": True} if modules == "lite" else {"cache_identifiers": MODULES[modules]}
     after = round(LATE * setup.steps) if options["after"] else None
@@ -53,14 +53,14 @@ def _taylor(pipe: Any, options: Options, setup: Setup) -> Any:
     )
 
 
-def _mag(pipe: Any, options: Options, setup: Setup) -> Any:
+def _mag(pipe: Any, options: Options, setup: RaceSetup) -> Any:
     return diffusers.MagCacheConfig(
         num_inference_steps=setup.steps, mag_ratios=list(mag_ratios(setup)), **options
     )
 
 
 @cache
-def mag_ratios(setup: Setup) -> tuple[float, ...]:
+def mag_ratios(setup: RaceSetup) -> tuple[float, ...]:
     """MagCache's ratios from its own calibration, which prints them for the user to copy."""
     pipe, printed, part = zoo.load(setup.testbed), io.StringIO(), splits.PARTS["search"]
     config = diffusers.MagCacheConfig(calibrate=True, num_inference_steps=setup.steps)
@@ -76,7 +76,7 @@ def _timestep(pipe: Any) -> Callable[[], int]:
     return lambda: int(getattr(pipe, "current_timestep", None) or pipe.scheduler.timesteps[0])
 
 
-def _pab(pipe: Any, options: Options, setup: Setup) -> Any:
+def _pab(pipe: Any, options: Options, setup: RaceSetup) -> Any:
     given = dict(options)
     window = given.pop("window")
     ranges = {f"{kind}_attention_block_skip_range": given["skip_range"] for kind in ("spatial", "cross")}
@@ -86,7 +86,7 @@ def _pab(pipe: Any, options: Options, setup: Setup) -> Any:
     )
 
 
-def _faster(pipe: Any, options: Options, setup: Setup) -> Any:
+def _faster(pipe: Any, options: Options, setup: RaceSetup) -> Any:
     given = dict(options)
     window = tuple(given.pop("window"))
     return diffusers.FasterCacheConfig(
@@ -99,7 +99,7 @@ def _faster(pipe: Any, options: Options, setup: Setup) -> Any:
 
 
 @contextmanager
-def _deep_cache(pipe: Any, options: Options, setup: Setup) -> Iterator[None]:
+def _deep_cache(pipe: Any, options: Options, setup: RaceSetup) -> Iterator[None]:
     from DeepCache import DeepCacheSDHelper
 
     helper = DeepCacheSDHelper(pipe=pipe)
@@ -111,7 +111,7 @@ def _deep_cache(pipe: Any, options: Options, setup: Setup) -> Iterator[None]:
         helper.disable()
 
 
-def _taylor_sweeps(setup: Setup) -> tuple[Sweep, ...]:
+def _taylor_sweeps(setup: RaceSetup) -> tuple[Sweep, ...]:
     kinds = (
         ("blocks", 1, WARM_UP, False), ("blocks", 1, 1, False), ("blocks", 1, 1, True),
         ("blocks", 2, WARM_UP, False), ("lite", 1, 1, False), ("lite", 1, WARM_UP, False),
@@ -127,14 +127,14 @@ def _taylor_sweeps(setup: Setup) -> tuple[Sweep, ...]:
     )
 
 
-def _mag_sweeps(setup: Setup) -> tuple[Sweep, ...]:
+def _mag_sweeps(setup: RaceSetup) -> tuple[Sweep, ...]:
     kinds = ((3, 0.2), (8, WARM_UP / setup.steps))
     return tuple(
         Sweep("threshold", CHANGES, {"max_skip_steps": most, "retention_ratio": kept}) for most, kept in kinds
     )
 
 
-def _sea_sweeps(setup: Setup) -> tuple[Sweep, ...]:
+def _sea_sweeps(setup: RaceSetup) -> tuple[Sweep, ...]:
     kinds = ((1, 8), (0, 8))
     return tuple(
         Sweep(
@@ -146,12 +146,12 @@ def _sea_sweeps(setup: Setup) -> tuple[Sweep, ...]:
     )
 
 
-def _pab_sweeps(setup: Setup) -> tuple[Sweep, ...]:
+def _pab_sweeps(setup: RaceSetup) -> tuple[Sweep, ...]:
     windows = ((-1, 1001), (100, 800))
     return tuple(Sweep("skip_range", (8, 6, 4, 2), {"window": window}) for window in windows)
 
 
-def _faster_sweeps(setup: Setup) -> tuple[Sweep, ...]:
+def _faster_sweeps(setup: RaceSetup) -> tuple[Sweep, ...]:
     distilled = setup.testbed not in BATCHED
     return tuple(
         Sweep(
@@ -163,16 +163,16 @@ def _faster_sweeps(setup: Setup) -> tuple[Sweep, ...]:
     )
 
 
-def _deep_sweeps(setup: Setup) -> tuple[Sweep, ...]:
+def _deep_sweeps(setup: RaceSetup) -> tuple[Sweep, ...]:
     return tuple(Sweep("cache_interval", INTERVALS, {"cache_branch_id": branch}) for branch in (0, 1, 3))
 
 
-def _hook(name: str, sweeps: Callable[[Setup], tuple[Sweep, ...]], make: Make) -> Contender:
+def _hook(name: str, sweeps: Callable[[RaceSetup], tuple[Sweep, ...]], make: Make) -> Contender:
     return Contender(name, PACKAGE, sweeps, partial(_enabled, make=make), group=PACKAGE)
 
 
 def _typed(name: str, make: Callable[[], Any]) -> Contender:
-    empty = Setup("", 0)
+    empty = RaceSetup("", 0)
     return typed(name, PACKAGE, lambda pipe: _enabled(pipe, {}, empty, lambda *_: make()))
 
 

@@ -19,7 +19,7 @@ from diffcache.evals.harness.results import Result, read_result, renewals, write
 from diffcache.evals.harness.unseen import judged_on
 from diffcache.evals.metrics.distribution import distances
 from diffcache.evals.metrics.extractors import FASHION, Extractor
-from diffcache.evals.race.contender import Setup
+from diffcache.evals.race.contender import RaceSetup
 from diffcache.evals.race.entries import Entry, entries
 from diffcache.evals.race.result import RaceResult
 from diffcache.evals.race.track import Track
@@ -52,7 +52,7 @@ class Distributions:
         self, race: RaceResult, path: Path, header: dict[str, Any], kept: Path, samples: int = SAMPLES
     ) -> None:
         self.race, self.path, self.header, self.kept, self.samples = race, path, header, kept, samples
-        self._track = Track(Setup(race.testbed, race.steps), dtype=DTYPE)
+        self._track = Track(RaceSetup(race.testbed, race.steps), dtype=DTYPE)
         self._extractor = Extractor(FASHION)
         self._reference = fashion_mnist.reference_features()
 

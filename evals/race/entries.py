@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diffcache.evals.race import ours
-from diffcache.evals.race.contender import Contender, Options, Setup
+from diffcache.evals.race.contender import Contender, Options, RaceSetup
 from diffcache.evals.race.everybody import EVERYBODY
 from diffcache.evals.race.frontier import best_below
 from diffcache.evals.race.result import RaceResult
@@ -78,5 +78,5 @@ def _whole_ticks(settings: Sequence[Options], budget: float) -> Options:
     )
 
 
-def _setup(result: RaceResult) -> Setup:
-    return Setup(result.testbed, result.steps)
+def _setup(result: RaceResult) -> RaceSetup:
+    return RaceSetup(result.testbed, result.steps)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from diffcache.evals.harness.unseen import judged_on
 from diffcache.evals.race import ours
-from diffcache.evals.race.contender import Setup
+from diffcache.evals.race.contender import RaceSetup
 from diffcache.evals.race.everybody import EVERYBODY
 from diffcache.evals.race.result import RaceResult
 from diffcache.evals.race.row import Reference
@@ -27,7 +27,7 @@ class Shown(NamedTuple):
 
 def row_of(result: RaceResult, budget: float) -> list[Shown]:
     """A testbed's pictures: settings that compute no more than the budget allows."""
-    track = Track(Setup(result.testbed, result.steps))
+    track = Track(RaceSetup(result.testbed, result.steps))
     with judged_on(result.testbed):
         full = track.drawn(None, {}, SAMPLE)
         shown = [Shown(f"{result.testbed}: {result.steps} steps", full)]

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from diffcache.evals.harness.unseen import judged_on
 from diffcache.evals.race.budgets import budgets_for
-from diffcache.evals.race.contender import Contender, Options, Setup
+from diffcache.evals.race.contender import Contender, Options, RaceSetup
 from diffcache.evals.race.frontier import Figure, Pair, nearest_below, pair_for, worth_choosing
 from diffcache.evals.race.result import RaceResult
 from diffcache.evals.race.row import Row
@@ -50,7 +50,7 @@ class Race:
         kept: folder for pictures of 1000 steps; None: nothing is compared with these.
     """
 
-    def __init__(self, setup: Setup, path: Path, header: dict[str, Any], kept: Path | None) -> None:
+    def __init__(self, setup: RaceSetup, path: Path, header: dict[str, Any], kept: Path | None) -> None:
         self.setup, self.path = setup, path
         self.track = Track(setup, kept)
         self.header = header

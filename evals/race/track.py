@@ -15,7 +15,7 @@ from diffcache.evals.harness.fewer_steps import OWN, render_with_steps
 from diffcache.evals.harness.quality import REFERENCE_STEPS
 from diffcache.evals.harness.rendering import Rendered, render
 from diffcache.evals.race.autocast import denoising_in
-from diffcache.evals.race.contender import Contender, Options, Setup
+from diffcache.evals.race.contender import Contender, Options, RaceSetup
 from diffcache.evals.race.flops import LayerCosts, counted_work, layer_costs
 from diffcache.evals.race.row import Reference, Row
 from diffcache.evals.race.solvers import solvers
@@ -38,7 +38,9 @@ class Track:
         dtype: of the denoiser's matrix products where a contender runs, see `denoising_in`.
     """
 
-    def __init__(self, setup: Setup, kept: Path | None = None, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, setup: RaceSetup, kept: Path | None = None, dtype: torch.dtype = torch.float32
+    ) -> None:
         self.setup, self.dtype = setup, dtype
         self._kept = kept
         self._full: dict[splits.Use, Rendered] = {}

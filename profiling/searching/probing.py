@@ -11,7 +11,7 @@ from diffcache.prediction.predictors import DEGREE
 from diffcache.profiling.recording.calling import Call
 from diffcache.profiling.searching.scoring import Scorer, mean_square
 from diffcache.profiling.searching.space import Space
-from diffcache.schedulers.search.response import Response, coordinates
+from diffcache.schedulers.search.response import PictureResponse, coordinates
 
 ROUNDS = 50
 """Alternations of the factorisation. It changes little after a few."""
@@ -39,7 +39,7 @@ def probed(pipe: Any, calls: Sequence[Call], space: Space, *, each_site: bool = 
     scorer = Scorer(pipe, calls, plain, mean_square)
     moves = _moves(scorer, _tick_probes(plain))
     by_tick = moves.square().mean(1)
-    response = Response(
+    response = PictureResponse(
         coordinates(_weighed(moves, len(scorer.runs.pictures))),
         plain.drifts.mean(0),
         order=plain.predictor.get("order", 0),

@@ -36,7 +36,7 @@ from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.search.harmonica import Learn, Trainer, Training
 from diffcache.schedulers.search.router import Gates, Router, within_budget
 from diffcache.store.formats import Format
-from diffcache.store.rings import Setup
+from diffcache.store.rings import StoreSetup
 
 CHECKPOINT, ABOUT, LOG = "router.safetensors", "router.json", "router.jsonl"
 """The files of a training in its folder."""
@@ -98,7 +98,7 @@ class _Student(PipelineScope):
     def __init__(self, owner: PipelineDenoiser, gates: Gates, learn: Learn | None) -> None:
         super().__init__(None, owner.denoisers, owner.pipe, noise_schedulers_of(owner.pipe))
         self.gates, self.learn = gates, learn
-        nothing_stored = Setup(Hold(), Format(), Timetable())
+        nothing_stored = StoreSetup(Hold(), Format(), Timetable())
         self.watches = owner.indices
         self.branches = {id(module): Branches(nothing_stored) for module in owner.denoisers.values()}
         self.branch = ""

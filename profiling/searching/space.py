@@ -12,7 +12,7 @@ from diffcache.profiling.recording.recording import Recording
 from diffcache.profiling.recording.shares import TooLittle, check_share
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.schedule import ALL, Schedule, marks_of
-from diffcache.schedulers.search.response import Response
+from diffcache.schedulers.search.response import PictureResponse
 from diffcache.schedulers.steps import MODEL
 
 HOLD: Mapping[str, Any] = {"name": "hold", "basis": "residual"}
@@ -40,7 +40,7 @@ class Space:
     recording: Recording
     predictor: Mapping[str, Any] = field(default_factory=lambda: HOLD)
     sensitivity: Tensor | None = field(default=None, repr=False)
-    response: Response | None = field(default=None, repr=False)
+    response: PictureResponse | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.predictor.get("hindsight") and set(self.kinds) != {MODEL}:
@@ -163,7 +163,7 @@ def _growth(ticks: int, predictor: Mapping[str, Any]) -> Tensor:
     """[T, T]: how a predictor's error grows with the distance d over how the drift grows; 1 at d = 1.
 
     A polynomial of order m through ticks at equal distances d errs by the product of d, d + 1, ..., d + m; holding errs by d.
-    With hindsight the error depends on the next computed tick, which only `Response` knows.
+    With hindsight the error depends on the next computed tick, which only `PictureResponse` knows.
     """
     distance = (torch.arange(ticks) - torch.arange(ticks).unsqueeze(1)).clamp_min(1).double()
     growth = torch.ones_like(distance)

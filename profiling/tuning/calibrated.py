@@ -16,7 +16,7 @@ from diffcache.profiling.calibrating.threshold import HALVINGS, calibrate_thresh
 from diffcache.profiling.recording.record import recorded
 from diffcache.profiling.recording.recording import Recording
 from diffcache.profiling.recording.shares import TooLittle, ticks_for
-from diffcache.profiling.tuning.engine import Engine, engine
+from diffcache.profiling.tuning.engine import TuningEngine, engine
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.schedule import Schedule
@@ -26,7 +26,7 @@ INTERVALS = (2, 3, 4, 6, 8, 12)
 
 
 @engine("ertacache")
-class ERTACacheEngine(Engine):
+class ERTACacheEngine(TuningEngine):
     """ERTACache's ticks, held; these with its corrections; and these with hindsight."""
 
     proposals = 3
@@ -56,7 +56,7 @@ class ERTACacheEngine(Engine):
 
 
 @engine("profilingdit")
-class ProfilingDiTEngine(Engine):
+class ProfilingDiTEngine(TuningEngine):
     """ProfilingDiT's blocks, at the smallest interval that meets the share."""
 
     def propose(self, compute: float) -> Iterator[CacheConfig]:
@@ -76,7 +76,7 @@ class ProfilingDiTEngine(Engine):
 
 
 @engine("dpcache")
-class DPCacheEngine(Engine):
+class DPCacheEngine(TuningEngine):
     """DPCache's path with the most ticks that the share pays for; what lies outside the stack is computed at every tick."""
 
     @cached_property
@@ -96,7 +96,7 @@ class DPCacheEngine(Engine):
 
 
 @engine("meancache")
-class MeanCacheEngine(Engine):
+class MeanCacheEngine(TuningEngine):
     """MeanCache's path for the share."""
 
     @cached_property
@@ -112,7 +112,7 @@ class MeanCacheEngine(Engine):
 
 
 @engine("magcache")
-class MagCacheEngine(Engine):
+class MagCacheEngine(TuningEngine):
     """MagCache with the pipeline's own ratios, at the threshold that meets the share."""
 
     adaptive = True

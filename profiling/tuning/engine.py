@@ -40,7 +40,7 @@ class Task:
         return (self.folder or Path(mkdtemp(prefix="diffcache-"))) / name
 
 
-class Engine(ABC):
+class TuningEngine(ABC):
     """Proposes methods.
 
     Attributes:
@@ -87,10 +87,10 @@ class Engine(ABC):
         """About how many renders it takes to propose for the first share, beside those that judge the proposals."""
 
 
-ENGINES: dict[str, type[Engine]] = {}
+ENGINES: dict[str, type[TuningEngine]] = {}
 """By name."""
 
-E = TypeVar("E", bound=type[Engine])
+E = TypeVar("E", bound=type[TuningEngine])
 
 
 def engine(name: str) -> Callable[[E], E]:

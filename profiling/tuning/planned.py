@@ -11,7 +11,7 @@ from diffcache.profiling.recording.response import response_of
 from diffcache.profiling.recording.shares import ticks_for
 from diffcache.profiling.recording.velocities import NotMeasurable
 from diffcache.profiling.tuning.calibrated import MeanCacheEngine
-from diffcache.profiling.tuning.engine import Engine, engine
+from diffcache.profiling.tuning.engine import TuningEngine, engine
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.moments import angles_of
@@ -31,7 +31,7 @@ ORDERS = (1, 2, 0)
 
 
 @engine("trajectory")
-class TrajectoryEngine(Engine):
+class TrajectoryEngine(TuningEngine):
     """What `accelerate(speedup=)` does, plans with the pipeline's own covariance and response, MeanCache's path, and evenly spread ticks.
 
     One call suffices; up to four are averaged.

@@ -18,7 +18,7 @@ from diffcache.profiling.searching.probing import probed
 from diffcache.profiling.searching.routing import routed, train_router
 from diffcache.profiling.searching.scoring import Scorer
 from diffcache.profiling.searching.space import EXTRAPOLATE, HOLD, Space
-from diffcache.profiling.tuning.engine import MODEL_SITE, Engine, engine
+from diffcache.profiling.tuning.engine import MODEL_SITE, TuningEngine, engine
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.search.evolution import Evolution
 from diffcache.schedulers.search.harmonica import Training
@@ -40,7 +40,7 @@ RUNS = 24
 
 
 @engine("dp")
-class DynamicProgramming(Engine):
+class DynamicProgramming(TuningEngine):
     """Schedules of least error by how much the pictures move when single ticks and single sites are reused.
 
     Whole denoisers are extrapolated with hindsight, sites inside are held.
@@ -86,7 +86,7 @@ class DynamicProgramming(Engine):
 
 
 @engine("bac")
-class BAC(Engine):
+class BAC(TuningEngine):
     """Block-wise adaptive caching (arXiv 2506.13456): by cosines, with the Bubbling Union for several numbers of feed-forwards.
 
     Each has as many updates as fit into the share together with what the union adds.
@@ -147,7 +147,7 @@ class EvolutionEngine(DynamicProgramming):
 
 
 @engine("router")
-class RouterEngine(Engine):
+class RouterEngine(TuningEngine):
     """A router (HarmoniCa, arXiv 2410.01723) for each attention and feed-forward, trained from an even schedule."""
 
     whole, inner = False, True

@@ -16,7 +16,7 @@ from diffcache.profiling.recording.pictures import median_of, psnr
 from diffcache.profiling.recording.shares import SLACK, TooLittle
 from diffcache.profiling.searching.confirming import is_better
 from diffcache.profiling.tuning import calibrated, planned, searched  # noqa: F401 (they register their engines)
-from diffcache.profiling.tuning.engine import ENGINES, Engine, Task
+from diffcache.profiling.tuning.engine import ENGINES, Task, TuningEngine
 from diffcache.profiling.tuning.parts import Parts
 from diffcache.profiling.tuning.plain_steps import EVEN, FEWER, STEPS, steps_for
 from diffcache.profiling.tuning.promises import CONFIDENCE, fewest, least_share, needed, reached
@@ -69,7 +69,7 @@ class Tuner:
     def __init__(self, task: Task, parts: Parts, engine: str = "trajectory", measure: Measure = psnr) -> None:
         self.task, self.parts, self.measure = task, parts, measure
         self.ticks = task.ticks
-        self.engine: Engine = ENGINES[engine](task)
+        self.engine: TuningEngine = ENGINES[engine](task)
         self.best: Judged | None = None
         self._known: dict[str, Judged] = {}
 

@@ -25,7 +25,7 @@ Heads = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Response:
+class PictureResponse:
     """How the pictures move when ticks are reused, to first order.
 
     Attributes:
@@ -98,7 +98,7 @@ def coordinates(moves: Tensor) -> Tensor:
     return found
 
 
-def placements(response: Response, most: int, longest: int = 8) -> list[list[int]]:
+def placements(response: PictureResponse, most: int, longest: int = 8) -> list[list[int]]:
     """The ticks to compute, for each number of them from the smallest that is possible to `most`.
 
     A dynamic programme over (number of computed ticks, the newest of them). It adds vectors, so the shortest sum need not

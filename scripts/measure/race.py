@@ -52,7 +52,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     os.environ.setdefault("CACHE_DIT_LOG_LEVEL", "error")  # it logs eight lines whenever it is attached
-    from diffcache.evals.race.contender import Setup
+    from diffcache.evals.race.contender import RaceSetup
     from diffcache.evals.race.everybody import EVERYBODY
     from diffcache.evals.race.result import EXPERIMENT
     from diffcache.evals.race.run import Race
@@ -66,7 +66,7 @@ def main() -> None:
         raise SystemExit(agrees(result_path(EXPERIMENT, QUICK, args.out)))
     racing = [one for one in EVERYBODY if args.only is None or one.full_name in args.only]
     for testbed in args.testbeds:
-        setup = Setup(testbed, zoo.STEPS.get(testbed, 50))
+        setup = RaceSetup(testbed, zoo.STEPS.get(testbed, 50))
         path = result_path(EXPERIMENT, testbed, args.out)
         Race(setup, path, header(args.device), None if args.no_truth else KEPT).run(racing)
 

@@ -15,7 +15,7 @@ from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.prediction.predictors import Hold
 from diffcache.store.formats import Format
 from diffcache.store.placement import Feature
-from diffcache.store.rings import Setup
+from diffcache.store.rings import StoreSetup
 
 COND, UNCOND = torch.randn(1, 4, 8), torch.randn(1, 4, 8)
 
@@ -24,7 +24,7 @@ class Loop:
     """Feeds calls into Branches and marks each found branch as having stored something."""
 
     def __init__(self) -> None:
-        self.branches = Branches(Setup(Hold(), Format(), Timetable()))
+        self.branches = Branches(StoreSetup(Hold(), Format(), Timetable()))
         self.tick = -1
 
     def __call__(

@@ -18,7 +18,7 @@ from diffcache.schedulers.guards import CAP, Guards, History
 from diffcache.schedulers.interval import Interval
 from diffcache.schedulers.steps import Decision, Step, Verdict
 from diffcache.store.formats import Format
-from diffcache.store.rings import Setup
+from diffcache.store.rings import StoreSetup
 
 
 class Differing(UniformConfig):
@@ -33,7 +33,7 @@ def decided(config: UniformConfig, tick: int, stored: dict[str, int]) -> dict[st
     decider = Decider(
         choices_of(config, RunFacts(denoiser_class="Net", experts=1, num_ticks=9, denoiser="net"))
     )
-    branch = Branch("0", None, Setup(Hold(), Format(), Timetable(9)))
+    branch = Branch("0", None, StoreSetup(Hold(), Format(), Timetable(9)))
     branch.tick = tick
     for site, last in stored.items():
         branch.store(site).push(last, 0, [(torch.zeros(1), None)])

@@ -22,7 +22,7 @@ from diffcache.prediction.predictors import Polynomial
 from diffcache.reports.records import Passes
 from diffcache.schedulers.steps import Decision
 from diffcache.store.formats import Format
-from diffcache.store.rings import Setup
+from diffcache.store.rings import StoreSetup
 
 STEPS, SCALE = 12, 3.0
 BASE, SLOPE, BEND = torch.linspace(2, 3, 8), torch.linspace(-1, 2, 8), torch.linspace(1, -2, 8)
@@ -212,7 +212,7 @@ class Told:
         levels = levels_of(noise_scheduler)
         self.noise_scheduler = noise_scheduler
         self.times = timetable_of(noise_scheduler, None, Influence(noise_scheduler, levels))
-        self.setup = Setup(Polynomial(1, "tick"), Format(), self.times, hindsight=True)
+        self.setup = StoreSetup(Polynomial(1, "tick"), Format(), self.times, hindsight=True)
         self.setup.streams = 1
         self.steps = GuidedSteps(self.times, self.setup)
 

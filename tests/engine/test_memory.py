@@ -38,7 +38,7 @@ from diffcache.reports.records import RunRecord
 from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.interval import Interval
 from diffcache.store.formats import Format
-from diffcache.store.rings import Setup
+from diffcache.store.rings import StoreSetup
 
 
 def ends_well(pipe: Any, name: str) -> BaseException | None:
@@ -224,7 +224,7 @@ def test_what_an_expert_held_no_longer_counts_when_it_has_handed_over() -> None:
 def test_what_the_leading_pass_returned_counts_while_the_other_one_waits_for_it() -> None:
     guidance = RebuiltPass("net", GuidanceRule(Interval(2)), Guards(0, 0), RunRecord())
     output = torch.randn(2, 3)
-    guidance.lead(0, Branch("cond", None, Setup(Hold(), Format(), Timetable(4))), (output,))
+    guidance.lead(0, Branch("cond", None, StoreSetup(Hold(), Format(), Timetable(4))), (output,))
     assert list(guidance.tensors()) == [output]
 
 

@@ -25,7 +25,7 @@ from diffcache.prediction.predictors import Polynomial
 from diffcache.reports.records import Passes
 from diffcache.schedulers.steps import Decision
 from diffcache.store.formats import format_of
-from diffcache.store.rings import Setup
+from diffcache.store.rings import StoreSetup
 
 STEPS = 12
 COMPUTED = (0, 1, 2, 5, 8)
@@ -42,7 +42,7 @@ class Loop:
         self.noise_scheduler, self.computed, self.bends = noise_scheduler, computed, bends
         influence = Influence(noise_scheduler, levels_of(noise_scheduler))
         self.times: Timetable = timetable_of(noise_scheduler, None, influence)
-        setup = Setup(Polynomial(2, "angle"), format_of(None), self.times, hindsight=True)
+        setup = StoreSetup(Polynomial(2, "angle"), format_of(None), self.times, hindsight=True)
         self.retracing = Retracing(self.times, setup)
         self.sample = torch.linspace(-2, 2, 8).reshape(1, 1, 2, 4) * noise_scheduler.init_noise_sigma
         self.tick = 0

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from diffcache import accelerate, denoising_run
 from diffcache.config import RunFacts
-from diffcache.recipes.meancache import MeanCacheConfig, Plan, backs_by_tick
+from diffcache.recipes.meancache import MeanCacheConfig, MeanCachePlan, backs_by_tick
 from diffcache.schedulers.errors import ConfigError
 
 QWEN = "QwenImageTransformer2DModel"
@@ -66,7 +66,7 @@ class Field(nn.Module):
         return torch.sin(self.scale * x) + t.square() * x
 
 
-def published(net: Field, x: Tensor, levels: list[float], plan: Plan) -> Tensor:
+def published(net: Field, x: Tensor, levels: list[float], plan: MeanCachePlan) -> Tensor:
     """Samples by Euler's rule; reused velocities by the samples and velocities of the ticks before, as in the authors' loop."""
     samples, velocities = [x], list[Tensor]()
     backs = backs_by_tick(plan, len(levels) - 1)
@@ -85,7 +85,7 @@ def published(net: Field, x: Tensor, levels: list[float], plan: Plan) -> Tensor:
 
 def test_a_run_is_the_published_loop() -> None:
     levels = [1.0, 0.93, 0.85, 0.74, 0.66, 0.51, 0.4, 0.28, 0.21, 0.1, 0.0]
-    plan = Plan((0, 1, 2, 4, 7, 9), (1, 1, 2, 3, 4, 1))
+    plan = MeanCachePlan((0, 1, 2, 4, 7, 9), (1, 1, 2, 3, 4, 1))
     net, x = Field().eval(), torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(0)).double()
     expected = published(net, x, levels, plan)
     accelerate(net, "meancache", ticks=plan.ticks, backs=plan.backs)

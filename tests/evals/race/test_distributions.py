@@ -8,7 +8,7 @@ import torch
 
 from diffcache.evals.harness.results import read_result
 from diffcache.evals.race import distributions, ours
-from diffcache.evals.race.contender import Setup
+from diffcache.evals.race.contender import RaceSetup
 from diffcache.evals.race.distributions import DTYPE, Distributions
 from diffcache.evals.race.entries import BEST_PEER, PUBLISHED, TITLES, entries
 from diffcache.evals.race.result import RaceResult
@@ -132,7 +132,7 @@ def test_real_pictures_are_measured(tmp_path: Path) -> None:
 
 def test_pictures_in_bfloat16_are_nearly_those_in_float32() -> None:
     in_full, in_half = (
-        Track(Setup("fashion", STEPS), dtype=dtype).pictures(None, {}, [3, 4], [7, 8])[0]
+        Track(RaceSetup("fashion", STEPS), dtype=dtype).pictures(None, {}, [3, 4], [7, 8])[0]
         for dtype in (torch.float32, DTYPE)
     )
     assert in_half.dtype == torch.float32

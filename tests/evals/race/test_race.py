@@ -18,7 +18,7 @@ from diffcache.evals.errors import EvaluationError
 from diffcache.evals.harness.rendering import Rendered, render
 from diffcache.evals.race import ours, track
 from diffcache.evals.race.again import measured_again
-from diffcache.evals.race.contender import Contender, Setup, Sweep, even_mask
+from diffcache.evals.race.contender import Contender, RaceSetup, Sweep, even_mask
 from diffcache.evals.race.everybody import EVERYBODY
 from diffcache.evals.race.flops import counted_flops, counted_work, layer_costs
 from diffcache.evals.race.result import RaceResult
@@ -78,7 +78,7 @@ def test_counting_layers_gives_what_counting_operations_gives(testbed: str, name
         pytest.importorskip(PACKAGES[peer.package], reason="pip install diffcache[peers]")
     costed = zoo.load(testbed)
     costs = layer_costs(costed, lambda: render(costed, zoo.sample_call(testbed, 0, 2, 1)))
-    pipe, setup = zoo.load(testbed), Setup(testbed, STEPS)
+    pipe, setup = zoo.load(testbed), RaceSetup(testbed, STEPS)
     options = list(peer.sweeps(setup)[-1])[-1]
     with (
         counted_flops(pipe) as flops,
@@ -102,7 +102,7 @@ def test_computed_ticks_are_spread(computed: int) -> None:
     "contender", [one for one in EVERYBODY if one.kind == "swept"], ids=lambda c: f"{c.package} {c.name}"
 )
 def test_at_least_eight_settings_in_order(contender: Contender) -> None:
-    sweeps = contender.sweeps(Setup("flux", 50))
+    sweeps = contender.sweeps(RaceSetup("flux", 50))
     plans = [sweep for sweep in sweeps if sweep.knob == "speedup"]  # which has one setting for each budget
     assert plans or sum(len(sweep.values) for sweep in sweeps) >= 8
     for sweep in sweeps:
@@ -128,7 +128,7 @@ def test_a_peer_computes_less_and_leaves_no_trace(peer: Contender) -> None:
     steps = 24 if peer.name == "SeaCache" else STEPS  # it adds up changes, and reuses nothing in short runs
     plain, full = full_run(name, steps)
     pipe, call = zoo.load(name), zoo.sample_call(name, 0, steps, 1)
-    setup = Setup(name, steps)
+    setup = RaceSetup(name, steps)
     options = next(iter(peer.sweeps(setup)[0]))
     with counted_flops(pipe) as flops:
         with peer.attach(pipe, options, setup):
@@ -141,7 +141,7 @@ def test_a_peer_computes_less_and_leaves_no_trace(peer: Contender) -> None:
 
 
 @contextmanager
-def broken(pipe: Any, options: Any, setup: Setup) -> Iterator[None]:
+def broken(pipe: Any, options: Any, setup: RaceSetup) -> Iterator[None]:
     raise RuntimeError("no such thing")
     yield
 
@@ -160,7 +160,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def race(folder: Path, contenders: list[Contender], commit: str = "a") -> RaceResult:
     header = {"commit": commit}
-    return Race(Setup("dit", STEPS), folder / "race.json", header, folder / "kept").run(contenders)
+    return Race(RaceSetup("dit", STEPS), folder / "race.json", header, folder / "kept").run(contenders)
 
 
 @pytest.mark.usefixtures("_short")
@@ -200,7 +200,7 @@ def test_a_solver_is_chosen_by_the_distance_to_the_true_solution(tmp_path: Path)
 
 @pytest.mark.usefixtures("_short")
 def test_without_a_true_solution_nothing_is_chosen_by_it(tmp_path: Path) -> None:
-    raced = Race(Setup("dit", STEPS), tmp_path / "race.json", {"commit": "a"}, None).run(
+    raced = Race(RaceSetup("dit", STEPS), tmp_path / "race.json", {"commit": "a"}, None).run(
         [named(ours.CACHED_SOLVER)]
     )
     assert [row.contender for row in raced.rows] == [track.FULL]

@@ -21,7 +21,7 @@ from diffcache.profiling.searching.dynamic_programming import (
 from diffcache.profiling.searching.evolving import seeds
 from diffcache.profiling.searching.space import EXTRAPOLATE, HOLD
 from diffcache.schedulers.errors import ConfigError
-from diffcache.schedulers.search.response import Response
+from diffcache.schedulers.search.response import PictureResponse
 
 
 @pytest.mark.parametrize("sites", ["model", "sub-layer"])
@@ -48,7 +48,7 @@ def test_a_budget_below_one_tick_and_an_unknown_variant_are_refused() -> None:
 @pytest.mark.parametrize("ticks", [2, 4, 12])
 def test_short_runs_have_a_schedule_for_every_share(predictor: Any, hindsight: int, ticks: int) -> None:
     drift = drift_by_distance(ticks)
-    response = Response(
+    response = PictureResponse(
         torch.ones(ticks, 1).double(), drift.nan_to_num(0.0).mT, predictor.get("order", 0), hindsight
     )
     space = made_up_space(drift, predictor, response=response)

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from diffcache.schedulers.errors import ConfigError
-from diffcache.schedulers.search.response import Response, coordinates, placements
+from diffcache.schedulers.search.response import PictureResponse, coordinates, placements
 
 TICKS = 9
 
 
-def linear(order: int, seed: int = 0) -> tuple[Response, torch.Tensor, torch.Tensor]:
+def linear(order: int, seed: int = 0) -> tuple[PictureResponse, torch.Tensor, torch.Tensor]:
     """A picture that is linear in features, which are polynomials of degree order + 1. So first order is exact."""
     rng = torch.Generator().manual_seed(seed)
     at = torch.arange(TICKS, dtype=torch.float64)
@@ -22,7 +22,7 @@ def linear(order: int, seed: int = 0) -> tuple[Response, torch.Tensor, torch.Ten
         heads = tuple(range(t - 1, t - 2 - order, -1))
         moves[t] = weights[t] * (filled(features, heads, t) - features[t])
     drift = (at - at.unsqueeze(1)).clamp_min(0)
-    return Response(moves, drift, order), features, weights
+    return PictureResponse(moves, drift, order), features, weights
 
 
 def filled(features: torch.Tensor, heads: tuple[int, ...], tick: int) -> torch.Tensor:
@@ -69,7 +69,7 @@ def test_with_enough_width_the_best_ticks_are_found(
 HINDSIGHT = 2
 
 
-def linear_with_hindsight(order: int, seed: int = 0) -> tuple[Response, torch.Tensor, torch.Tensor]:
+def linear_with_hindsight(order: int, seed: int = 0) -> tuple[PictureResponse, torch.Tensor, torch.Tensor]:
     """The same with cubic features, where a parabola through computed ticks corrects the ticks between them."""
     rng = torch.Generator().manual_seed(seed)
     at = torch.arange(TICKS, dtype=torch.float64)
@@ -81,7 +81,7 @@ def linear_with_hindsight(order: int, seed: int = 0) -> tuple[Response, torch.Te
         )
         moves[t] = weights[t] * (filled(features, nodes, t) - features[t])
     drift = (at - at.unsqueeze(1)).clamp_min(0)
-    return Response(moves, drift, order, HINDSIGHT), features, weights
+    return PictureResponse(moves, drift, order, HINDSIGHT), features, weights
 
 
 @pytest.mark.parametrize("order", [0, 1])
@@ -116,7 +116,9 @@ def test_opposite_errors_may_cancel() -> None:
     """Ticks 1 and 3 push the picture to one side, 5 and 7 to the other: sums of squares cannot tell which to reuse."""
     moves = torch.zeros(8, 1, dtype=torch.float64)
     moves[[1, 3]], moves[[5, 7]], moves[[2, 4, 6]] = 1.0, -1.0, 9.0
-    response = Response(moves, (torch.arange(8.0) - torch.arange(8.0).unsqueeze(1)).clamp_min(0).double())
+    response = PictureResponse(
+        moves, (torch.arange(8.0) - torch.arange(8.0).unsqueeze(1)).clamp_min(0).double()
+    )
     assert response.error(placements(response, 6)[-1]) == pytest.approx(0, abs=1e-9)
     assert response.error([0, 2, 4, 5, 6, 7]) == pytest.approx(4)
 
