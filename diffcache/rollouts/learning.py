@@ -30,6 +30,7 @@ from diffcache.rollouts.attending import (
     placed,
 )
 from diffcache.rollouts.history import TokenShape
+from diffcache.rollouts.longer_calls import longer, second_half
 from diffcache.rollouts.own_caches import own_cache_of
 from diffcache.rollouts.rotary import Rotary
 from diffcache.schedulers.errors import TargetError
@@ -102,7 +103,7 @@ def learn(denoiser: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 def _learned(denoiser: nn.Module, call: Call, latent: Tensor) -> Learned:
     once, twice = _Heard(denoiser), _Heard(denoiser)
-    double = _longer(call, latent)
+    double = longer(call, latent)
     once.listen(denoiser, call)
     try:
         twice.listen(denoiser, double)
@@ -209,7 +210,7 @@ def _identity_error(denoiser: nn.Module, parts: Parts, call: Call, double: Call,
     """By how much two chunks, one after the other, differ from both in one forward."""
     modules, sites, rotary = parts
     frames = call.latents[0].shape[2]
-    second = _second_half(double, frames)
+    second = second_half(double, frames)
     writing = Writing(sites, lambda *_: None)
     with attended(modules, writing.attend):
         first_output = _tensor(denoiser(*call.args, **call.kwargs))
@@ -246,36 +247,6 @@ def _check_turning(denoiser: nn.Module, parts: Parts, call: Call) -> None:
         raise _refused(
             denoiser, f"its keys do not turn as its rotary rows say ({error:.1e})", "choose another denoiser"
         )
-
-
-def _longer(call: Call, latent: Tensor) -> Call:
-    """The call with as many frames again, of other content; what has an entry for each of the tokens grows with it."""
-
-    def grown(leaf: Tensor) -> Tensor:
-        if leaf is latent:
-            return torch.cat(
-                (leaf, leaf.flip(2, 3, 4)), 2
-            )  # other content: else a past that is missing would not show
-        return torch.cat((leaf, leaf), 1) if _is_time_per_token(call, leaf) else leaf
-
-    return call.mapped(grown)
-
-
-def _second_half(double: Call, frames: int) -> Call:
-    latent = double.latents[0]
-
-    def half(leaf: Tensor) -> Tensor:
-        if leaf is latent:
-            return leaf[:, :, frames:]
-        return leaf[:, leaf.shape[1] // 2 :] if _is_time_per_token(double, leaf) else leaf
-
-    return double.mapped(half)
-
-
-def _is_time_per_token(call: Call, leaf: Tensor) -> bool:
-    """Whether an argument has a time for each token: two dimensions, and the name of a time."""
-    names = [path for path, tensor in call.tensors.items() if tensor is leaf]
-    return leaf.ndim == 2 and any("timestep" in name for name in names)
 
 
 def _is_pair(output: Any) -> bool:
