@@ -198,12 +198,12 @@ class CacheConfig(MethodConfig):
 
     @property
     def counts_guidance(self) -> bool:
-        """Whether what it chooses depends on the scale of guidance. Then it chooses again where a run's first step tells that."""
+        """Whether what it chooses depends on the scale of guidance. Then it chooses again where a run's first step shows a scale that nothing has told."""
         return False
 
     @property
     def counts_amplification(self) -> bool:
-        """The same of how many times as large guidance makes the first velocity (see `Guidance`)."""
+        """Whether what it chooses depends on the amplification by guidance (see `Guidance`). Then it chooses again when a run's first step has shown that."""
         return False
 
     def guidance(self, run: RunFacts) -> GuidanceRule | None:

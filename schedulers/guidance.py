@@ -25,7 +25,7 @@ class Guidance:
         scale: the largest where a call has several; 1 for none; None where nothing tells it.
         norm_along: the guided output is scaled to the norm of the conditional one along this dimension; None: it is not.
         is_rescaled: it is scaled nearer to the standard deviation of the conditional one (arXiv 2305.08891, equation 15).
-        shown: the amplification that the first tick of the run has shown, before the norm is restored; None: none.
+        shown: the amplification that the first tick of the run has shown; None: none.
     """
 
     scale: float | None = None
@@ -45,22 +45,26 @@ class Guidance:
 
     @property
     def amplification(self) -> float:
-        """How many times as large as the conditional velocity the guided one is at the first tick, root mean square; 1 for none.
+        """How many times as large as the conditional velocity u + scale * (c - u) is at pure noise, root mean square; 1 for none.
 
         Where no tick has shown it, the passes are taken to be `TYPICAL_DISTANCE` apart, and their difference to be orthogonal to the unconditional
-        velocity, as it nearly is at pure noise. Guidance that keeps the norm counts as `KEEPING_NORM` says.
+        velocity, as it nearly is at pure noise.
         """
-        found = self.shown
-        if found is None:
-            found = round(math.sqrt(1 + TYPICAL_DISTANCE**2 * (self.counted**2 - 1)), 1)
-        return found if self.norm_along is None else found**KEEPING_NORM
+        if self.shown is not None:
+            return self.shown
+        return round(math.sqrt(1 + TYPICAL_DISTANCE**2 * (self.counted**2 - 1)), 1)
+
+    @property
+    def strength(self) -> float:
+        """What methods count with: the amplification, or less where the norm is kept (see `KEEPING_NORM`)."""
+        return self.amplification if self.norm_along is None else self.amplification**KEEPING_NORM
 
     def showing(self, conditional: float, unconditional: float, both: float) -> "Guidance":
         """With the amplification that the first tick shows, to one decimal, so that runs that are nearly alike share a plan; as it is where it shows none.
 
         Args:
-            conditional, unconditional: the mean square of the velocity of each pass c and u.
-            both: the mean of their product.
+            conditional, unconditional: squares of the velocity of each pass c and u, summed or averaged over its elements.
+            both: their products, likewise.
         """
         scale = self.counted
         guided = scale**2 * conditional + (1 - scale) ** 2 * unconditional + 2 * scale * (1 - scale) * both

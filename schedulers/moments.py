@@ -13,6 +13,10 @@ scheduler stands. "sigma": the noise level on the noise scheduler's own axis. "t
 """
 
 
+NOISE_ENDS = 0.01
+"""Radians from pure noise within which a sample counts as such. Guidance passes come nearer to each other soon after it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Moment:
     """When a feature was computed or is predicted.
@@ -32,6 +36,11 @@ class Moment:
     scale: float = 1.0
     turned: float | None = None
     is_flow: bool = False
+
+    @property
+    def is_pure_noise(self) -> bool:
+        """Whether the sample is known to hold hardly anything but noise, as in the first tick of all runs but those that begin later (image-to-image)."""
+        return self.turned is not None and abs(self.turned) <= NOISE_ENDS
 
 
 def signal_and_noise(angle: float, is_flow: bool) -> tuple[float, float]:

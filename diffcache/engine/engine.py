@@ -74,7 +74,7 @@ class Engine:
         branches: the guidance passes that have been called.
         decider: what is computed and what is reused.
         step_hindsight: corrects in the noise scheduler's steps; None where outputs are corrected instead.
-        returned: what the guidance passes of this tick have returned, first streams alone; None where nobody asks.
+        returned: the branch and the first stream of what each guidance pass of this tick has returned; None where nobody asks.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Engine:
         self.rebuilt_pass = None if rule is None else RebuiltPass(name, rule, choices.guards, record)
         self.batched_guidance = BatchedGuidance()
         self.kept_attention = KeptAttention()
-        self.returned: list[Tensor] | None = None
+        self.returned: list[tuple[str, Tensor]] | None = None
         self._is_busy = False
 
     @property
@@ -177,9 +177,14 @@ class Engine:
         self.account()
 
     def choose_anew(self, choices: Choices) -> None:
-        """More is known of the run after its first tick, so the method has chosen again: as before, but for when and how it predicts."""
+        """More is known of the run after its first tick, so the method has chosen again: as before, but for when and how it predicts and corrects."""
+        is_corrected_alike = choices.hindsight == self.choices.hindsight
         self.setup.predict_with(choices.predictor, hindsight=choices.hindsight)
         self.decider.choose_anew(choices)
+        if not is_corrected_alike:
+            if self.step_hindsight is not None:
+                self.step_hindsight.forget()
+            self.step_hindsight = step_hindsight_for(choices, self.setup, self.decider.observer)
 
     def recode(self, format: Format) -> None:
         """Between two calls: what is stored, and what will be, is kept in another format."""
@@ -230,12 +235,14 @@ class Engine:
             yield from self.rebuilt_pass.tensors()
         if self.step_hindsight is not None:
             yield from self.step_hindsight.tensors()
-        yield from self.returned or ()
+        yield from (output for _, output in self.returned or ())
 
     def _call(self, asked: Invocation) -> Carried:
         call, tick, times = asked.call, self.progress.tick, self.progress.timetable
         if self.returned is not None and tick != self.branches.tick:
-            self.returned = []
+            self.returned = (
+                None if self.returned else []
+            )  # what no step has asked for by now is asked for by none
         self.branches.begin_tick(tick)
         step = times.step(tick)
         obstacle = self._obstacle(asked)
@@ -260,7 +267,8 @@ class Engine:
             self.setup.format.memory.end_call()
         store = branch.stores.get(MODEL)
         if self.returned is not None and store is not None and store.layout is not None:
-            self.returned += store.layout.evolved(store.layout.split(asked.lasting(output)))[:1]
+            evolved = store.layout.evolved(store.layout.split(asked.lasting(output)))
+            self.returned += [(branch.name, first) for first in evolved[:1]]
         self.account()
         return output
 

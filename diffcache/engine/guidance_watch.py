@@ -9,8 +9,9 @@ from torch import Tensor
 
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.engine.engine import Engine
-from diffcache.engine.shown_guidance import is_clear, passes_of, scale_of, shown, velocity_sizes
+from diffcache.engine.shown_guidance import PlainGuidance, Sizes, passes_of, plain_guidance, velocity_sizes
 from diffcache.engine.step_hindsight import seen
+from diffcache.host.conventions import UNCONDITIONAL
 from diffcache.host.rows import is_doubled
 from diffcache.noise_schedulers.step_calls import StepCall
 from diffcache.schedulers.guidance import Guidance
@@ -30,8 +31,9 @@ CHANGES = (
 class GuidanceWatch:
     """Finds the scale of guidance and its amplification in the steps of a run.
 
-    What a step gets is compared with what the guidance passes have returned. The first step shows both, which reads the device once. Where the scale was not
-    told, so does the first one of more passes, since guidance may begin later. What other steps show of the scale is read when the run is over.
+    What a step gets is compared with what the guidance passes have returned. The first step shows the scale, where it was not told, and the amplification, if
+    it is one from pure noise. Where the scale was not told, so does the first step of more passes, since guidance may begin later. The device is read at these
+    steps. What others show of the scale is read when the run is over.
 
     The denoiser is the run's only one. Where processes compute it together, nothing is asked: each might read another scale, by rounding, and
     plan otherwise.
@@ -41,17 +43,25 @@ class GuidanceWatch:
         config: the method.
         facts: that it has chosen by.
         is_doubled: its first call holds two guidance passes, or two pictures of one seed.
+        is_conditional_first: of two passes in one call, if the step does not tell.
 
     Attributes:
         sees_steps: the loop steps with a noise scheduler that is observed.
         is_over: nothing is left to be found.
     """
 
-    def __init__(self, engine: Engine, config: CacheConfig, facts: RunFacts, is_doubled: bool) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        config: CacheConfig,
+        facts: RunFacts,
+        is_doubled: bool,
+        is_conditional_first: bool,
+    ) -> None:
         self.engine, self.config, self.facts = engine, config, facts
         self.sees_steps = self.is_over = False
         self._is_told = facts.guidance.scale is not None
-        self._is_doubled = is_doubled
+        self._is_doubled, self._is_conditional_first = is_doubled, is_conditional_first
         self._asked = 0  # passes of which the scale was asked
         self._steps_both: bool | None = None  # a step is of the samples of both passes
         self._later: list[Tensor] = []
@@ -72,38 +82,47 @@ class GuidanceWatch:
             call: of the step; None where it is not understood.
         """
         self.sees_steps, returned = True, self.engine.returned
+        if returned:
+            self.engine.returned = []
         if self._is_told:
-            self.engine.returned, self.is_over = None, True
+            self.end()
         # In a dry run tensors have no values.
-        if call is None or not returned or any(one.is_meta for one in returned):
+        if call is None or not returned or any(output.is_meta for _, output in returned):
             return None
-        call = self._halved(returned, call)
-        passes = passes_of(returned, call.output)
+        outputs = [output for _, output in returned]
+        call = self._halved(outputs, call)
+        passes = passes_of(outputs, call.output)
         if passes is None:
             return None
-        count, found = sum(map(len, returned)) // len(call.output), shown(passes, call.output)
+        count, found = sum(map(len, outputs)) // len(call.output), plain_guidance(passes, call.output)
         if count <= self._asked:
             self._later.append(found)
             return None
         self._asked, progress = count, self.engine.progress
         output, sample = progress.timetable.output(progress.tick), seen(noise_scheduler, call)
         numbers = torch.cat([found, velocity_sizes(passes, output, sample)]).tolist()
-        return self._told_by(numbers[:3], numbers[3:], count)
+        is_first = self._is_conditional_first if len(outputs) == 1 else UNCONDITIONAL not in returned[0][0]
+        shows_amplification = count == 2 and self.config.counts_amplification
+        if not shows_amplification or not progress.timetable.moment(progress.tick).is_pure_noise:
+            return self._with_scale(PlainGuidance(*numbers[:3]))
+        return self._with_amplification(PlainGuidance(*numbers[:3]), Sizes(*numbers[3:]), is_first)
 
     def without_steps(self, tick: int) -> Guidance | None:
-        """Guidance where a tick begins before any step was seen: a sampler of the loop's own has stepped. One pass is taken to be all.
-
-        It sees no steps later, either, and what the passes return need not be kept.
-        """
-        self.engine.returned, self.is_over = None, True
+        """Guidance where a tick begins before any step was seen: a sampler of the loop's own has stepped. One pass is taken to be all."""
+        self.end()
         is_alone = tick == 1 and not self._is_doubled and len(self.engine.branches.known) == 1
         return replace(self.facts.guidance, scale=1.0) if is_alone and not self._is_told else None
+
+    def end(self) -> None:
+        """Nothing is left to be found, and what the passes return need not be kept."""
+        self.engine.returned, self.is_over = None, True
 
     def note(self) -> str | None:
         """What is to be said at the end of the run: that the scale has changed; None where it has not."""
         planned = self.facts.guidance.scale
         found = torch.stack(self._later).tolist() if self._later and planned else []
-        scales = [scale for scale in (scale_of(one) for one in found if is_clear(one)) if scale is not None]
+        every = [PlainGuidance(*numbers) for numbers in found]
+        scales = [one.scale for one in every if one.is_clear and one.scale is not None]
         self._later = []
         if planned is None or not scales:
             return None
@@ -112,31 +131,37 @@ class GuidanceWatch:
             return None
         return CHANGES.format(least=least, largest=largest, planned=planned)
 
-    def _halved(self, returned: Sequence[Tensor], call: StepCall) -> StepCall:
+    def _halved(self, outputs: Sequence[Tensor], call: StepCall) -> StepCall:
         """Of one sample, where a step is of both passes' samples, which are equal: so DiT's pipeline steps."""
         if self._steps_both is None:
-            is_whole = len(returned) == 1 and len(returned[0]) == len(call.output)
+            is_whole = len(outputs) == 1 and len(outputs[0]) == len(call.output)
             self._steps_both = is_whole and is_doubled(call.output)
         if not self._steps_both or len(call.output) % 2:
             return call
         return call._replace(output=call.output.chunk(2)[0], sample=call.sample.chunk(2)[0])
 
-    def _told_by(self, found: Sequence[float], sizes: Sequence[float], count: int) -> Guidance | None:
-        """Guidance by what a step of so many passes has shown; None where it shows nothing new.
+    def _with_scale(self, found: PlainGuidance) -> Guidance | None:
+        """Guidance with the scale that a step shows; None where it was told, or shows none."""
+        if self._is_told or found.scale is None:
+            return None
+        return replace(self.facts.guidance, scale=found.scale)
+
+    def _with_amplification(self, found: PlainGuidance, sizes: Sizes, is_first: bool) -> Guidance | None:
+        """Guidance with the amplification that a step shows of two passes, too.
 
         Args:
-            found: see `shown`.
-            sizes: see `velocity_sizes`.
-            count: of passes.
+            found: of the step.
+            sizes: of the passes' velocities.
+            is_first: the first of them is the conditional one, if the step does not tell.
         """
-        told = self.facts.guidance
-        scale = told.scale if self._is_told else scale_of(found)
-        if scale is None:
-            return None
-        now, (first, second, both, rounding) = replace(told, scale=scale), sizes
-        share_of_second, *_ = found
-        conditional, unconditional = (second, first) if share_of_second > 0.5 else (first, second)
-        is_exact = rounding <= ROUNDED**2 * conditional
-        if count == 2 and scale > 1 and is_exact and self.config.counts_amplification:
-            now = now.showing(conditional, unconditional, both)
-        return None if now == told else now
+        told = self.facts.guidance if self._is_told else self._with_scale(found)
+        if told is None or told.counted <= 1:
+            return None if self._is_told else told
+        # What a step shows is nearer to the truth than what was told: a pipeline may change the scale, or have several.
+        here = told if found.scale is None else replace(told, scale=found.scale)
+        is_first = is_first if found.scale is None else found.share_of_second <= 0.5
+        conditional, unconditional = (sizes.first, sizes.second) if is_first else (sizes.second, sizes.first)
+        if sizes.rounding > ROUNDED**2 * conditional:
+            return None if self._is_told else told
+        now = replace(told, shown=here.showing(conditional, unconditional, sizes.both).shown)
+        return None if now == self.facts.guidance else now

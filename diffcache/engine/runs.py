@@ -23,6 +23,7 @@ from diffcache.host.conventions import UNCONDITIONAL_DENOISER
 from diffcache.host.identity import model_of
 from diffcache.host.network_facts import NetworkFacts
 from diffcache.host.parallel import agreement_of
+from diffcache.host.rows import conditional_first
 from diffcache.host.signature import Signature, signature_of
 from diffcache.noise_schedulers.quirks import noise_option
 from diffcache.noise_schedulers.step_calls import StepCall, step_call_of
@@ -132,7 +133,8 @@ class Run:
         self._guidance_watch = None
         if is_alone and GuidanceWatch.is_needed(config, self._guidance):
             doubled = self._is_doubled(engine, served, call)
-            self._guidance_watch = GuidanceWatch(engine, config, facts, doubled)
+            in_order = conditional_first(served.module)
+            self._guidance_watch = GuidanceWatch(engine, config, facts, doubled, in_order)
         self._write_down(engine, config, facts)
         self._step_hindsights += [] if engine.step_hindsight is None else [engine.step_hindsight]
         if len(self._step_hindsights) > 1:
@@ -155,12 +157,13 @@ class Run:
         self, noise_scheduler: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> StepCall | None:
         """The noise scheduler is about to step with these arguments. Returns the call that is to be made instead; None: this one."""
-        hindsight, watch = self._step_hindsight, self._guidance_watch
-        if hindsight is None and watch is None:
+        watch = self._guidance_watch
+        if self._step_hindsight is None and watch is None:
             return None
         call = step_call_of(noise_scheduler, args, kwargs)
         if watch is not None:
             self._choose_anew(watch, watch.stepping(noise_scheduler, call))
+        hindsight = self._step_hindsight
         if hindsight is None:
             return None
         passes = self.record.passes_at(self.tick)
@@ -244,6 +247,8 @@ class Run:
         self.record.remarks = [remark for remark in self.record.remarks if remark != before]
         watch.facts = replace(watch.facts, guidance=self._guidance, clipped_influence=clipped)
         watch.engine.choose_anew(choices_of(watch.config, watch.facts))
+        hindsight = watch.engine.step_hindsight
+        self._step_hindsights = [] if hindsight is None else [hindsight]
         self._write_down(watch.engine, watch.config, watch.facts)
 
     def _write_down(self, engine: Engine, config: CacheConfig, facts: RunFacts) -> None:

@@ -1,6 +1,7 @@
 """What one step shows of guidance: its scale, and how large the velocities of its passes are."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,10 +28,56 @@ def passes_of(returned: Sequence[Tensor], guided: Tensor) -> Passes | None:
     return returned[0], returned[-1]
 
 
-def shown(passes: Passes, guided: Tensor) -> Tensor:
-    """What a step shows of plain guidance (arXiv 2207.12598, equation 6), on the device, [3].
+class PlainGuidance(NamedTuple):
+    """What a step shows of plain guidance (arXiv 2207.12598, equation 6).
 
-    These are the share of the second pass; what is left unexplained, and how far the passes are apart, both as a fraction of `guided`, squared.
+    Attributes:
+        share_of_second: pass in what the noise scheduler got.
+        unexplained: what is left of that, as a fraction of it, squared.
+        distance: how far the passes are apart, as a fraction of the same, squared.
+    """
+
+    share_of_second: float
+    unexplained: float
+    distance: float
+
+    @property
+    def scale(self) -> float | None:
+        """Of guidance, to one decimal; 1 where the step got one pass as it was; None where it got something else.
+
+        Which pass is the conditional one need not be known: with u + s * (c - u) it is that of the larger weight.
+        """
+        if not self.unexplained <= TOLERANCE**2:
+            return None
+        return round(max(self.share_of_second, 1 - self.share_of_second), 1)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether passes are equal, because there is one, or so far apart that rounding hardly changes the scale."""
+        return self.distance == 0 or self.distance > TOLERANCE**2
+
+
+class Sizes(NamedTuple):
+    """How large the velocities v of two passes are, squared and summed.
+
+    Attributes:
+        first, second: <v_1, v_1> and <v_2, v_2>.
+        both: <v_1, v_2>.
+        rounding: what rounding of the outputs may add to either.
+    """
+
+    first: float
+    second: float
+    both: float
+    rounding: float
+
+
+def plain_guidance(passes: Passes, guided: Tensor) -> Tensor:
+    """The numbers of `PlainGuidance`, on the device, [3].
+
+    Args:
+        passes: what they returned.
+        guided: what the noise scheduler got, of the same shape.
     """
     first, second = (one.float() for one in passes)
     apart, moved = second - first, guided.float() - first
@@ -40,34 +87,8 @@ def shown(passes: Passes, guided: Tensor) -> Tensor:
     return torch.stack([share, left, distance])
 
 
-def scale_of(found: Sequence[float]) -> float | None:
-    """The scale of guidance that a step has shown, to one decimal; 1 where it got one pass as it was; None where it got something else.
-
-    Which pass is the conditional one need not be known: with u + s * (c - u) it is that of the larger weight.
-
-    Args:
-        found: see `shown`.
-    """
-    share_of_second, unexplained, _ = found
-    if not unexplained <= TOLERANCE**2:
-        return None
-    return round(max(share_of_second, 1 - share_of_second), 1)
-
-
-def is_clear(found: Sequence[float]) -> bool:
-    """Whether passes are equal, because there is one, or so far apart that rounding hardly changes the scale.
-
-    Args:
-        found: see `shown`.
-    """
-    _, _, distance = found
-    return distance == 0 or distance > TOLERANCE**2
-
-
 def velocity_sizes(passes: Passes, output: Parametrisation, sample: Tensor) -> Tensor:
-    """How large the velocities v of two passes are, on the device, [4].
-
-    These are <v_1, v_1>, <v_2, v_2> and <v_1, v_2>, and what rounding of the outputs may add to the first.
+    """The numbers of `Sizes`, on the device, [4].
 
     Args:
         passes: what they returned.
@@ -76,5 +97,6 @@ def velocity_sizes(passes: Passes, output: Parametrisation, sample: Tensor) -> T
     """
     of_velocity, of_input = output
     first, second = ((one.float() - of_input * sample.float()) / of_velocity for one in passes)
-    rounding = (torch.finfo(passes[0].dtype).eps / of_velocity) ** 2 * passes[0].float().square().sum()
+    largest = torch.stack([one.float().square().sum() for one in passes]).max()
+    rounding = (torch.finfo(passes[0].dtype).eps / of_velocity) ** 2 * largest
     return torch.stack([first.square().sum(), second.square().sum(), (first * second).sum(), rounding])

@@ -19,7 +19,7 @@ from diffcache.tokens.row_rule import Region
 
 REGION = "an edit's region is known in the run only: the work is less by what it leaves out"
 
-GUIDED = "this is for usual guidance: the first tick of a run shows what guidance does there, and other ticks may be computed"
+GUIDED = "this is for usual guidance: where the first tick of a run shows that it is stronger or weaker, other ticks may be computed"
 
 
 @dataclass(frozen=True)

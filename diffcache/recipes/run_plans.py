@@ -15,10 +15,16 @@ from diffcache.trajectory.plan import HELD, LONGEST_MOVED, Start, TrajectoryPlan
 from diffcache.trajectory.search import through
 
 
-def course_of(run: RunFacts) -> Course:
-    """Of a run, of whose ticks perhaps nothing but their number is known."""
+def course_of(run: RunFacts, amplification: float | None = None) -> Course:
+    """Of a run, of whose ticks perhaps nothing but their number is known.
+
+    Args:
+        run: the run.
+        amplification: by guidance, where it was measured (see `Guidance`).
+    """
     moments = run.moments or tuple(map(Moment, range(run.num_ticks or 0)))
-    return Course(moments, run.influence, run.guidance.amplification, run.clipped_influence, run.adds_noise)
+    guidance = run.guidance if amplification is None else replace(run.guidance, shown=amplification)
+    return Course(moments, run.influence, guidance.strength, run.clipped_influence, run.adds_noise)
 
 
 @lru_cache(maxsize=64)

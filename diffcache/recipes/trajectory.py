@@ -18,9 +18,9 @@ from diffcache.recipes.run_plans import chooses_last, course_of, errors_of_resul
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.interval import Interval
-from diffcache.trajectory.control import ExpectedErrorControl, first_speedup, shown
+from diffcache.trajectory.control import ExpectedErrorControl, first_speedup, percent
 from diffcache.trajectory.following import ExpectedOf, PlannedTicks, PredictionError, of_usual_contrast
-from diffcache.trajectory.known import Known, Matrix
+from diffcache.trajectory.known import Course, Known, Matrix
 from diffcache.trajectory.plan import HELD, TrajectoryPlan
 from diffcache.trajectory.prior import Prior, universal
 from diffcache.trajectory.response import PARTS
@@ -54,7 +54,7 @@ class TrajectoryConfig(BudgetedConfig):
         handovers: ticks at which another denoiser takes over (Wan 2.2), where they are known. They are computed, and nothing is predicted
             from what the denoiser before returned. They are not carried to other runs, so there can be no `angles` beside them.
         amplification: how many times as large guidance makes the first velocity, at least 1 (see `diffcache.schedulers.guidance.Guidance`), where that was
-            measured. None: as the first tick of each run shows it, after which the ticks are chosen.
+            measured. None: as the first tick of each run shows it, after which the other ticks are chosen.
         tail_steps: None: the last tick is computed where the plan has it, where it is not known how much it changes the result, and in runs
             of more than 100 ticks.
     """
@@ -142,7 +142,8 @@ class TrajectoryConfig(BudgetedConfig):
 
     @property
     def counts_amplification(self) -> bool:
-        return self.amplification is None
+        is_measured = self.covariance is not None and self.response is not None and self.angles is None
+        return self.amplification is None and not is_measured
 
     def scheduler(self, run: RunFacts) -> CacheScheduler:
         if run.num_ticks is None or not (self.speedup or self.threshold):
@@ -164,7 +165,7 @@ class TrajectoryConfig(BudgetedConfig):
         most = max(most, len(plan.ticks))  # a longer warm-up goes beyond the speed-up
         if run.adds_noise or expected <= WORTH_COMPARING or self.max_consecutive_reuses is not None:
             return None
-        return f"{leaves(self.speedup, most)}, for which an error of {shown(expected)} was expected before the run: {proposal(most, run)}"
+        return f"{leaves(self.speedup, most)}, for which an error of {percent(expected)} was expected before the run: {proposal(most, run)}"
 
     def predictor_for(self, run: RunFacts) -> Predictor:
         if run.num_ticks is None:
@@ -175,7 +176,7 @@ class TrajectoryConfig(BudgetedConfig):
         return super().corrects(run) and (run.influence is None or self._followed(run).corrects)
 
     def tail(self, run: RunFacts) -> int:
-        course = course_of(run)
+        course = self._course(run)
         return 0 if course.ends_short or chooses_last(course) else 1
 
     def plan(self, run: RunFacts, speedup: float) -> TrajectoryPlan:
@@ -187,7 +188,10 @@ class TrajectoryConfig(BudgetedConfig):
         count = allowed(run.num_ticks or 1, speedup)
         if not self.handovers:  # where another denoiser takes over is not known yet, and is computed besides
             count = choosable(count, run)
-        return plan_of_run(self.known, self.hindsight, course_of(run), count, self.guards(run))
+        return plan_of_run(self.known, self.hindsight, self._course(run), count, self.guards(run))
+
+    def _course(self, run: RunFacts) -> Course:
+        return course_of(run, self.amplification)
 
     def _followed(self, run: RunFacts) -> TrajectoryPlan:
         """The plan that says how reused ticks are predicted and corrected: with a threshold, the one that runs usually come to."""
@@ -207,7 +211,7 @@ class TrajectoryConfig(BudgetedConfig):
         return run.decodes or retraces
 
     def _conditional(self, run: RunFacts) -> Conditional:
-        trust, known, course = self._followed(run).trust, self.known, course_of(run)
+        trust, known, course = self._followed(run).trust, self.known, self._course(run)
         process = known.process(course)
         return Conditional(
             process.believed(trust.roughness),
@@ -234,7 +238,7 @@ class TrajectoryConfig(BudgetedConfig):
             followed = self._followed(run)
             if followed.ticks == tuple(computed):
                 return followed.expected
-            errors = errors_of_result(self.known, self.hindsight, course_of(run))
+            errors = errors_of_result(self.known, self.hindsight, self._course(run))
             return errors(followed.trust, followed.corrects).likely(computed)
 
         return expected

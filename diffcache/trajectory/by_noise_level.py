@@ -1,4 +1,4 @@
-"""What is known of all denoisers as a factor that changes with the noise level and with how much guidance amplifies velocities."""
+"""What is known of all denoisers as a factor that changes with the noise level and with how strong guidance is."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class ByNoiseLevel:
     Attributes:
         angles: atan2(noise, signal) in radians, rising.
         factors: at each of them, without guidance.
-        exponents: where guidance amplifies velocities by a, a factor is multiplied by a ** exponent; at each angle.
+        exponents: where guidance has the strength a, a factor is multiplied by a ** exponent; at each angle.
     """
 
     angles: tuple[float, ...]
@@ -29,16 +29,16 @@ class ByNoiseLevel:
         """The one with these attributes."""
         return cls(tuple(data["angles"]), tuple(data["factors"]), tuple(data["exponents"]))
 
-    def at(self, moments: Sequence[Moment], amplification: float) -> Array:
+    def at(self, moments: Sequence[Moment], strength: float) -> Array:
         """At each tick of a run, [ticks]; 1 where an angle is unknown.
 
         Args:
             moments: of the ticks.
-            amplification: by guidance (see `Guidance`); 1 for none.
+            strength: of guidance (see `Guidance`); 1 for none.
         """
         angles = angles_of(moments)
         if angles is None:
             return np.ones(len(moments))
-        logs = np.log(self.factors) + np.log(amplification) * np.array(self.exponents)
+        logs = np.log(self.factors) + np.log(strength) * np.array(self.exponents)
         found: Array = np.exp(np.interp(angles, self.angles, logs))
         return found

@@ -76,7 +76,7 @@ def first_speedup(
     return cheapest(plans, TYPICAL * of_usual_contrast(of_velocities), threshold)
 
 
-def shown(expected: float) -> str:
+def percent(expected: float) -> str:
     """An expected error as reports say it."""
     return f"{expected:.1%}" if expected < 1 else "more than 100%"
 
@@ -142,8 +142,8 @@ class ExpectedErrorControl(PlanFollower):
                 f"threshold={self.threshold:g} any more: raise it, or pass speedup="
             )
         return (
-            f"the run was worse than planned: an error of {shown(expected)} is expected of the result, and threshold={self.threshold:g} is "
-            f"meant to keep it below {shown(self.threshold / TYPICAL)}: pass a smaller threshold, or compare the run with fewer steps"
+            f"the run was worse than planned: an error of {percent(expected)} is expected of the result, and threshold={self.threshold:g} is "
+            f"meant to keep it below {percent(self.threshold / TYPICAL)}: pass a smaller threshold, or compare the run with fewer steps"
         )
 
     def _follow_denser(self) -> None:

@@ -71,11 +71,11 @@ class Kernel:
 
 @dataclass(frozen=True)
 class UniversalKernel:
-    """What denoisers have in common. The more guidance amplifies velocities, the faster they change where there is much noise.
+    """What denoisers have in common. The stronger guidance is, the faster velocities change where there is much noise.
 
     Attributes:
         plain: the kernel without guidance.
-        exponent: where guidance amplifies velocities by a (see `Guidance`), `noise` is multiplied by a ** exponent.
+        exponent: where guidance has the strength a (see `Guidance`), `noise` is multiplied by a ** exponent.
     """
 
     plain: Kernel
@@ -86,9 +86,9 @@ class UniversalKernel:
         """The one with these attributes."""
         return cls(Kernel.from_dict(data["plain"]), float(data["exponent"]))
 
-    def at(self, amplification: float) -> Kernel:
-        """The kernel of runs in which guidance amplifies so much; 1 for none."""
-        return replace(self.plain, noise=self.plain.noise * amplification**self.exponent)
+    def at(self, strength: float) -> Kernel:
+        """The kernel of runs with guidance of this strength; 1 for none."""
+        return replace(self.plain, noise=self.plain.noise * strength**self.exponent)
 
 
 def _matern(distance: Array) -> Array:

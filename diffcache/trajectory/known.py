@@ -40,14 +40,14 @@ class Course(NamedTuple):
         moments: of its ticks.
         influence: of each tick's velocity on the sample at each tick and, in the last row, on the result, [ticks + 1, ticks]; None where
             the noise scheduler adds noise or clips.
-        amplification: by guidance (see `Guidance`); 1 for none.
+        strength: of guidance (see `Guidance`); 1 for none.
         clipped: the influence where samples are clipped, in the root mean square; else None.
         adds_noise: the noise scheduler adds fresh noise at its steps.
     """
 
     moments: tuple[Moment, ...]
     influence: Matrix | None
-    amplification: float
+    strength: float
     clipped: Matrix | None = None
     adds_noise: bool = False
 
@@ -114,7 +114,7 @@ class Known:
         Raises:
             ScheduleError: the covariance was measured in another number of ticks, and cannot be carried to this run.
         """
-        kernel, moments = self.prior.kernel.at(self._amplification(course)), course.moments
+        kernel, moments = self.prior.kernel.at(course.strength), course.moments
         if course.clips_predicted_noise:
             kernel = replace(kernel, output_noise=CLIPPED_OUTPUT_NOISE)
         if self.covariance is None:
@@ -138,7 +138,7 @@ class Known:
             ScheduleError: it was measured in another number of ticks, and cannot be carried to this run.
         """
         if self.response is None:
-            return self.prior.response.at(course.moments, self._amplification(course))
+            return self.prior.response.at(course.moments, course.strength)
         factors = np.array(self.response)
         angles = self._measured_at("response", factors.shape[1], course.moments)
         if angles is None:
@@ -156,9 +156,7 @@ class Known:
         process, response = self.process(course), self.responses(course)
         process = replace(process, covariance=process.covariance / process.covariance.diagonal().mean())
         is_universal = self.covariance is None
-        pace = np.ones(ticks)
-        if is_universal:
-            pace = self.prior.pace.at(course.moments, self._amplification(course))
+        pace = self.prior.pace.at(course.moments, course.strength) if is_universal else np.ones(ticks)
         if is_universal and angles_of(course.moments) is None:
             pace = WITHOUT_NOISE_LEVELS * pace
         handovers = self.handovers_in(ticks)
@@ -186,10 +184,6 @@ class Known:
             return None
         response = None if self.response is None else self.responses(course).factors
         return Measurement(angles, response, pure_noise_of(course.moments), self.amplification)
-
-    def _amplification(self, course: Course) -> float:
-        """By guidance: as measured, else as the run tells it."""
-        return course.amplification if self.amplification is None else self.amplification
 
     def _measured_at(self, name: str, ticks: int, moments: Sequence[Moment]) -> tuple[float, ...] | None:
         """The angles from which what was measured has to be carried to a run's; None where it is of the run itself.

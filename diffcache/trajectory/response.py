@@ -62,12 +62,12 @@ class Response:
 class UniversalResponse:
     """What denoisers have in common, as flows have it (see `of_flow`).
 
-    Guidance multiplies differences of outputs, so responses grow with how much it amplifies velocities.
+    Guidance multiplies differences of outputs, so responses grow with its strength.
 
     Attributes:
         angles: atan2(noise, signal) in radians, rising.
         factors: without guidance, mean and spread at each angle, [2][angles].
-        slopes: what an amplification by guidance that is larger by one adds to them (see `Guidance`).
+        slopes: what a strength of guidance that is larger by one adds to them (see `Guidance`).
         deviations: of the mean between denoisers, standard deviations at each angle.
     """
 
@@ -82,14 +82,14 @@ class UniversalResponse:
         factors, slopes = (tuple(map(tuple, data[name])) for name in ("factors", "slopes"))
         return cls(tuple(data["angles"]), factors, slopes, tuple(data["deviations"]))
 
-    def at(self, moments: Sequence[Moment], amplification: float) -> Response:
+    def at(self, moments: Sequence[Moment], strength: float) -> Response:
         """Of the run's own velocities at each tick; the mean over all angles where an angle is unknown.
 
         Args:
             moments: of the ticks.
-            amplification: by guidance; 1 for none.
+            strength: of guidance; 1 for none.
         """
-        mean, spread = np.array(self.factors) + (amplification - 1) * np.array(self.slopes)
+        mean, spread = np.array(self.factors) + (strength - 1) * np.array(self.slopes)
         parts = np.stack([mean, np.maximum(spread, 0), self.deviations])
         angles = angles_of(moments)
         if angles is None:

@@ -1,4 +1,4 @@
-"""Factors that were measured along runs of several testbeds, and their average by noise level and by how much guidance amplifies."""
+"""Factors that were measured along runs of several testbeds, and their average by noise level and by the strength of guidance."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -17,12 +17,12 @@ class Curve(NamedTuple):
     """What was measured in one run.
 
     Attributes:
-        amplification: by guidance (see `diffcache.schedulers.guidance.Guidance`); 1 for none.
+        strength: of guidance (see `diffcache.schedulers.guidance.Guidance`); 1 for none.
         angles: of some ticks, in radians.
         factors: there.
     """
 
-    amplification: float
+    strength: float
     angles: Sequence[float]
     factors: Sequence[float]
 
@@ -31,12 +31,12 @@ class Answered(NamedTuple):
     """The response that was measured in one run.
 
     Attributes:
-        amplification: by guidance; 1 for none.
+        strength: of guidance; 1 for none.
         angles: of its ticks, in radians.
         response: there.
     """
 
-    amplification: float
+    strength: float
     angles: Sequence[float]
     response: Response
 
@@ -44,7 +44,7 @@ class Answered(NamedTuple):
 def averaged(testbeds: Collection[Sequence[Curve]]) -> ByNoiseLevel:
     """The geometric mean over testbeds of how a factor changes with the angle, at their median height.
 
-    Testbeds differ in height since errors are those of pictures, and some decode their latents. Exponents of the amplification are
+    Testbeds differ in height since errors are those of pictures, and some decode their latents. Exponents of the strength are
     fitted to the differences between one testbed's runs.
 
     Args:
@@ -54,7 +54,7 @@ def averaged(testbeds: Collection[Sequence[Curve]]) -> ByNoiseLevel:
     found = [_Logs.of(curves, angles) for curves in testbeds if curves]
     covariance = np.sum([logs.covariance for logs in found], axis=0)
     exponents = covariance / max(sum(logs.variance for logs in found), np.finfo(float).tiny)
-    plain = np.array([logs.mean - logs.amplification * exponents for logs in found])
+    plain = np.array([logs.mean - logs.strength * exponents for logs in found])
     heights = plain.mean(axis=1, keepdims=True)
     factors = np.exp((plain - heights).mean(axis=0) + np.median(heights))
     rounded = (tuple(values.round(4).tolist()) for values in (angles, factors, exponents))
@@ -62,7 +62,7 @@ def averaged(testbeds: Collection[Sequence[Curve]]) -> ByNoiseLevel:
 
 
 def averaged_response(testbeds: Collection[Sequence[Answered]]) -> UniversalResponse:
-    """The median over testbeds of a response without guidance, how far their means differ, and what a larger amplification by guidance adds.
+    """The median over testbeds of a response without guidance, how far their means differ, and what a larger strength of guidance adds.
 
     Slopes are fitted to the differences between one testbed's runs.
 
@@ -71,7 +71,7 @@ def averaged_response(testbeds: Collection[Sequence[Answered]]) -> UniversalResp
     """
     angles = np.linspace(0, RIGHT_ANGLE, KNOTS)
     runs = [
-        (np.array([run.amplification - 1 for run in of]), np.array([_parts(run, angles) for run in of]))
+        (np.array([run.strength - 1 for run in of]), np.array([_parts(run, angles) for run in of]))
         for of in testbeds
     ]
     together = sum(np.tensordot(above - above.mean(), parts, 1) for above, parts in runs)
@@ -91,26 +91,26 @@ def _parts(run: Answered, angles: Array) -> Array:
 
 
 class _Logs(NamedTuple):
-    """Logarithms of a testbed's factors and of its amplifications by guidance, over its runs.
+    """Logarithms of a testbed's factors and of its strengths of guidance, over its runs.
 
     Attributes:
         mean: of the factors, [angles].
-        amplification: the mean of these.
+        strength: the mean of these.
         covariance: of both, summed over runs, [angles].
-        variance: of the logarithms of the amplifications, likewise.
+        variance: of the logarithms of the strengths, likewise.
     """
 
     mean: Array
-    amplification: float
+    strength: float
     covariance: Array
     variance: float
 
     @classmethod
     def of(cls, curves: Sequence[Curve], angles: Array) -> "_Logs":
         logs = np.array([_interpolated(curve, angles) for curve in curves])
-        amplifications = np.log([curve.amplification for curve in curves])
-        apart = amplifications - amplifications.mean()
-        return cls(logs.mean(axis=0), amplifications.mean(), apart @ logs, apart @ apart)
+        strengths = np.log([curve.strength for curve in curves])
+        apart = strengths - strengths.mean()
+        return cls(logs.mean(axis=0), strengths.mean(), apart @ logs, apart @ apart)
 
 
 def _interpolated(curve: Curve, angles: Array) -> Array:

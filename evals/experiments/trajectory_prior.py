@@ -54,14 +54,14 @@ class Measured:
 
     Attributes:
         setting: the run.
-        amplification: by guidance (see `diffcache.schedulers.guidance.Guidance`); 1 for none.
+        strength: of guidance (see `diffcache.schedulers.guidance.Guidance`); 1 for none.
         covariance: [ticks, ticks].
         moments: of the ticks.
         response: of the denoiser.
     """
 
     setting: Setting
-    amplification: float
+    strength: float
     covariance: Array
     moments: tuple[Moment, ...]
     response: Response
@@ -100,9 +100,9 @@ def measured(setting: Setting) -> Measured:
 
 def changes(run: Measured, kernel: UniversalKernel) -> Curve:
     """How much a run's velocities change from one tick to the next, over what a kernel says of that."""
-    expected = prior_process(kernel.at(run.amplification), run.moments).covariance
+    expected = prior_process(kernel.at(run.strength), run.moments).covariance
     factors = _change(run.covariance) / _change(expected)
-    return Curve(run.amplification, run.angles[1:], factors.tolist())
+    return Curve(run.strength, run.angles[1:], factors.tolist())
 
 
 def _change(covariance: Array) -> Array:
@@ -141,7 +141,7 @@ def fitted(runs: Sequence[Measured]) -> tuple[UniversalKernel, float]:
 
 
 def _loss(run: Measured, kernel: UniversalKernel) -> float:
-    covariance = prior_process(kernel.at(run.amplification), run.moments).covariance
+    covariance = prior_process(kernel.at(run.strength), run.moments).covariance
     factor = np.linalg.cholesky(correlation_of(covariance))
     half = np.linalg.solve(factor, correlation_of(run.covariance))
     scale = np.trace(np.linalg.solve(factor.T, half)) / len(covariance)

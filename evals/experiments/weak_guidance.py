@@ -48,8 +48,8 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
         weak = {"negative_prompt": [*map(resembling, asked["prompt"])]}
         return {**zoo.guided(testbed, asked, SCALE), **weak}
 
-    shown = Cell(zoo.load(testbed), call, steps)
-    found = run_facts(shown.pipe, call(steps)).guidance.amplification
+    cell = Cell(zoo.load(testbed), call, steps)
+    found = run_facts(cell.pipe, call(steps)).guidance.amplification
     usual = Guidance(SCALE).amplification
     for speedup in SPEEDUPS:
         ticks = allowed(steps, speedup)
@@ -59,9 +59,9 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
                 "usual": TrajectoryConfig(speedup=speedup, amplification=usual),
                 "prior": TrajectoryConfig(speedup=speedup),
             }
-            near = {name: shown.method(config) for name, config in contenders.items()}
+            near = {name: cell.method(config) for name, config in contenders.items()}
         planned = {name: near[name] for name in ("usual", "prior")}
-        near["fewer_steps"] = shown.fewer_steps(ticks)
+        near["fewer_steps"] = cell.fewer_steps(ticks)
         yield {
             "steps": steps,
             "ticks": ticks,
@@ -69,5 +69,5 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
             "amplification": {"usual": usual, "prior": found},
             **figures(near),
             "expected": {name: round(one.report.expected_error or 0.0, 5) for name, one in planned.items()},
-            "measured": {name: round(shown.median_error(one), 5) for name, one in planned.items()},
+            "measured": {name: round(cell.median_error(one), 5) for name, one in planned.items()},
         }

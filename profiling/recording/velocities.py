@@ -85,11 +85,9 @@ class Trajectory:
 
     @property
     def amplification(self) -> float:
-        """By guidance, as the first tick shows it (see `Guidance`); 1 where there is one pass."""
+        """By guidance, as the first tick shows it (see `Guidance`); the usual one where it shows none."""
         first, guidance = self.passes[0], self.guidance[0]
-        if len(first) == 1:
-            return 1.0
-        if len(first) != 2 or first[0].shape != first[1].shape:
+        if len(first) != 2 or first[0].shape != first[1].shape or not self.moments[0].is_pure_noise:
             return guidance.amplification
         c, u = (one.double() for one in first)
         return guidance.showing(*(float((a * b).mean()) for a, b in ((c, c), (u, u), (c, u)))).amplification

@@ -29,7 +29,7 @@ def main() -> None:
     levels = np.linspace(1, 1 / TICKS, TICKS)
     angles = np.arctan2(levels, 1 - levels).tolist()
     moments = [Moment(i, angle=angle, is_flow=True) for i, angle in enumerate(angles)]
-    process = prior_process(universal().kernel.at(Guidance().amplification), moments)
+    process = prior_process(universal().kernel.at(Guidance().strength), moments)
     plt.rcParams["svg.hashsalt"] = "trajectory"
     figure, (above, middle, below) = plt.subplots(3, 1, figsize=(8, 7), sharex=True, layout="constrained")
     _uncertainties(above, process.covariance)
@@ -77,7 +77,7 @@ def _weights(axes: Axes, covariance: Array) -> None:
 
 def _responses(axes: Axes, moments: list[Moment]) -> None:
     for scale, colour in zip(SCALES, ("C0", "C1", "C2"), strict=True):
-        response = universal().response.at(moments, Guidance(scale).amplification)
+        response = universal().response.at(moments, Guidance(scale).strength)
         axes.plot(range(TICKS), response.mean, color=colour, label=f"guidance {scale:g}")
         axes.plot(range(TICKS), response.spread, "--", color=colour)
     axes.set_ylabel("response: mean\n(dashed: spread)")

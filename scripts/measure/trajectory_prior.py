@@ -48,7 +48,7 @@ def _fitted(testbeds: Sequence[str], runs: Mapping[Setting, Measured]) -> tuple[
     kernel, loss = fitted([runs[setting] for setting in chain(*of.values())])
     answers = [
         [
-            Answered(run.amplification, run.angles, of_flow(run.response, run.moments))
+            Answered(run.strength, run.angles, of_flow(run.response, run.moments))
             for run in map(runs.__getitem__, asked)
         ]
         for asked in of.values()

@@ -13,18 +13,18 @@ from diffusers import DDIMScheduler, FlowMatchEulerDiscreteScheduler
 from torch import Tensor, nn
 from zoo.pipelines import CASES
 
-from diffcache import accelerate, denoising_run, report
+from diffcache import accelerate, denoising_run, report, restore
 from diffcache.config import RunFacts
 from diffcache.engine.guidance_watch import GuidanceWatch
 from diffcache.engine.scopes import innermost
-from diffcache.engine.shown_guidance import passes_of, scale_of, shown
-from diffcache.evals.harness.facts import run_facts
+from diffcache.engine.shown_guidance import PlainGuidance, passes_of, plain_guidance
 from diffcache.noise_schedulers.levels import VELOCITY, Parametrisation
 from diffcache.noise_schedulers.step_calls import StepCall
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.guidance import Guidance
+from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.schedule import GUIDANCE_SCALE
 from diffcache.schedulers.steps import Decision
 
@@ -46,7 +46,7 @@ class Net(nn.Module):
 
 def shown_scale(passes: Sequence[Tensor], guided: Tensor) -> float | None:
     pair = passes_of(passes, guided)
-    return None if pair is None else scale_of(shown(pair, guided).tolist())
+    return None if pair is None else PlainGuidance(*plain_guidance(pair, guided).tolist()).scale
 
 
 def passes() -> tuple[Tensor, Tensor]:
@@ -97,20 +97,27 @@ def test_passes_that_differ_by_little_more_than_rounding_show_no_change(apart: f
     assert ("between 1 and 3" in str(watch.note())) is is_told
 
 
-def watch_of(guidance: Guidance, output: Parametrisation = VELOCITY) -> GuidanceWatch:
+def watch_of(
+    guidance: Guidance,
+    output: Parametrisation = VELOCITY,
+    turned: float | None = 0.0,
+    is_conditional_first: bool = False,
+) -> GuidanceWatch:
     """Of a run of which so much is told, and whose denoiser returns this at its first tick."""
-    times = SimpleNamespace(output=lambda tick: output)
+    times = SimpleNamespace(output=lambda tick: output, moment=lambda tick: Moment(tick, turned=turned))
     engine = SimpleNamespace(
         returned=None, progress=SimpleNamespace(shows_steps=True, tick=0, timetable=times)
     )
-    return GuidanceWatch(engine, TrajectoryConfig(), RunFacts("Net", guidance=guidance), False)  # type: ignore[arg-type]
+    return GuidanceWatch(
+        engine, TrajectoryConfig(), RunFacts("Net", guidance=guidance), False, is_conditional_first
+    )  # type: ignore[arg-type]
 
 
 def shown_by(
     watch: GuidanceWatch, returned: Sequence[Tensor], guided: Tensor, sample: Tensor | None = None
 ) -> Guidance | None:
     """What a step shows whose passes have returned these."""
-    watch.engine.returned = [*returned]
+    watch.engine.returned = [(name, one) for name, one in zip("0123", returned, strict=False)]
     call = StepCall(guided, 1.0, torch.zeros_like(guided) if sample is None else sample, {})
     return watch.stepping(SimpleNamespace(), call)
 
@@ -144,10 +151,10 @@ def test_what_counts_is_the_velocity_whatever_the_denoiser_returns() -> None:
 def test_where_the_norm_is_kept_the_passes_show_it_too() -> None:
     c, u = passes()
     told = Guidance(6.0, norm_along=-1)
-    found = shown_by(watch_of(told), (u, c), told.of(c, u))
-    assert found == replace(
-        told, shown=shown_by(watch_of(Guidance(6.0)), (u, c), torch.lerp(u, c, 6.0)).shown
-    )  # type: ignore[union-attr]
+    found = shown_by(watch_of(told), (c, u), told.of(c, u))
+    free = shown_by(watch_of(Guidance(6.0)), (c, u), torch.lerp(u, c, 6.0))
+    assert free is not None
+    assert found == replace(told, shown=free.shown)
 
 
 @pytest.mark.parametrize(("dtype", "is_shown"), [(torch.float32, True), (torch.bfloat16, False)])
@@ -166,14 +173,59 @@ def test_other_than_two_passes_show_nothing_more_than_was_told(returned: list[in
     assert shown_by(watch_of(Guidance(3.0)), [pair[i] for i in returned], pair[0]) is None
 
 
-@pytest.mark.parametrize("name", ["StableDiffusionPipeline", "WanPipeline", "DiTPipeline"])
-def test_a_pipeline_shows_as_much_in_its_run_as_is_measured_of_it(name: str) -> None:
-    case = CASES[name]
-    pipe, call = case.build(), {**case.call(0, 4), "guidance_scale": 5.0, "output_type": "np"}
-    found = run_facts(pipe, call).guidance
-    assert found.scale == 5
+@pytest.mark.parametrize("turned", [0.3, None], ids=["image-to-image", "unknown noise levels"])
+def test_nothing_but_a_step_from_pure_noise_shows_it(turned: float | None) -> None:
+    c, u = passes()
+    assert shown_by(watch_of(Guidance(3.0), turned=turned), (c, u), torch.lerp(u, c, 3.0)) is None
+    found = shown_by(watch_of(Guidance(), turned=turned), (c, u), torch.lerp(u, c, 3.0))
+    assert found == Guidance(3.0)
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("is_batched", [True, False])
+def test_where_a_pipeline_turns_the_sign_the_order_of_the_passes_counts(
+    is_batched: bool, first: bool
+) -> None:
+    c, u = passes()
+    c = 2 * c
+    watch = watch_of(Guidance(3.0), is_conditional_first=first)
+    watch.engine.returned = [
+        ("0", torch.cat((c, u) if first else (u, c)))
+    ] if is_batched else [("cond", c), ("uncond", u)] if first else [("uncond", u), ("cond", c)]  # fmt: skip
+    call = StepCall(-torch.lerp(u, c, 3.0), 1.0, torch.zeros_like(c), {})
+    ratio = float(torch.lerp(u, c, 3.0).norm() / c.norm())
+    assert watch.stepping(SimpleNamespace(), call) == Guidance(3.0, shown=round(ratio, 1))
+
+
+def test_the_scale_that_a_step_shows_counts_and_not_the_one_that_was_told() -> None:
+    c, u = passes()
+    found = shown_by(watch_of(Guidance(7.0)), (c, u), torch.lerp(u, c, 2.0))
+    assert found == Guidance(
+        7.0, shown=shown_by(watch_of(Guidance(2.0)), (c, u), torch.lerp(u, c, 2.0)).shown
+    )  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["StableDiffusionPipeline", "WanPipeline", "DiTPipeline", "Lumina2Pipeline", "HiDreamImagePipeline"],
+)
+def test_a_pipeline_shows_as_much_in_its_run_as_is_measured_of_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, original = list[RunFacts](), TrajectoryConfig.scheduler
+    monkeypatch.setattr(
+        TrajectoryConfig, "scheduler", lambda self, run: seen.append(run) or original(self, run)
+    )
+    pipe, call = CASES[name].build(), CASES[name].call(0, 4)
+    accelerate(pipe, speedup=2)
+    with torch.no_grad():
+        pipe(**call)
+    told, found = seen[0].guidance, seen[-1].guidance
+    assert told.scale == found.scale > 1  # type: ignore[operator]
+    assert told.shown is None
     assert found.shown is not None
-    assert found.amplification == covariance_of(pipe, [call]).amplification
+    restore(pipe)
+    assert found.amplification == covariance_of(pipe, [CASES[name].call(0, 4)]).amplification
 
 
 def test_a_pipeline_is_planned_with_what_its_first_tick_shows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,6 +242,37 @@ def test_a_pipeline_is_planned_with_what_its_first_tick_shows(monkeypatch: pytes
         ticks[distance] = report(pipe).computed_ticks
     assert ticks[0.0] != ticks[1.5]
     assert len(ticks[0.0]) == len(ticks[1.5])
+
+
+def test_image_to_image_is_planned_for_usual_guidance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Near its first tick the passes are nearer to each other than at pure noise."""
+    monkeypatch.setattr(Guidance, "showing", None)
+    case = CASES["StableDiffusionImg2ImgPipeline"]
+    pipe = accelerate(case.build(), speedup=2)
+    with torch.no_grad():
+        pipe(**case.call(0, STEPS))
+    assert scale_in(report(pipe)) > 1  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("rescale", [0.0, 0.7], ids=["plain", "rescaled"])
+@pytest.mark.parametrize("shown", [1.4, 8.0])
+def test_a_run_that_is_planned_anew_is_the_one_that_was_planned_so_from_the_start(
+    shown: float, rescale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rescaled guidance is corrected in steps, and not at all in plans that hold: which of both it is, its first tick may change."""
+    case = CASES["StableDiffusionPipeline"]
+    call = {"guidance_scale": 7.5, "guidance_rescale": rescale}
+    monkeypatch.setattr(Guidance, "showing", lambda self, *_: replace(self, shown=shown))
+    found = {}
+    for amplification in (None, shown, Guidance(7.5).amplification):
+        pipe = accelerate(case.build(), TrajectoryConfig(speedup=2.5, amplification=amplification))
+        with torch.no_grad():
+            picture = pipe(**case.call(0, STEPS), **call)[0]
+        told = report(pipe)
+        found[amplification] = picture, told.computed_ticks, told.expected_error, told.notes
+    assert torch.equal(found[None][0], found[shown][0])
+    assert found[None][1:] == found[shown][1:]
+    assert found[None][1:] != found[Guidance(7.5).amplification][1:]
 
 
 def test_one_that_was_measured_is_counted_with_and_none_is_asked() -> None:
@@ -279,8 +362,11 @@ def changes(found: Any) -> list[str]:
 def test_guidance_that_begins_later_is_counted_from_there_on(batched: bool) -> None:
     found = loop(TrajectoryConfig(speedup=2), lambda i: 7.5 if i > 4 else 1.0, batched=batched)
     assert scale_in(found) == 7.5
+    usual = Guidance(7.5).amplification  # what is shown far from pure noise does not count
+    configs = TrajectoryConfig(speedup=2), TrajectoryConfig(speedup=2, amplification=usual)
     ticks = [
-        [t for t in loop(TrajectoryConfig(speedup=2), scale).computed_ticks if t > 8] for scale in (1.0, 7.5)
+        [t for t in loop(config, scale).computed_ticks if t > 8]
+        for config, scale in zip(configs, (1.0, 7.5), strict=True)
     ]
     assert [tick for tick in found.computed_ticks if tick > 8] == ticks[1] != ticks[0]
     assert "between 1 and 7.5, and the plan is made for 7.5" in changes(found)[0]

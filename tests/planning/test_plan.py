@@ -285,3 +285,18 @@ def test_the_second_pass_begins_beside_what_the_first_has_stored() -> None:
     config = config_of("uniform", {"site": "block"})
     both = plan(case.build(), config, **case.call(0, STEPS))
     assert both.first_call_bytes == both.cache_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("config", "scale", "is_said"),
+    [
+        (TrajectoryConfig(), 5.0, True),
+        (TrajectoryConfig(), 1.0, False),
+        (TrajectoryConfig(amplification=2.0), 5.0, False),
+        (EvenConfig(speedup=2), 5.0, False),
+    ],
+)
+def test_a_plan_for_usual_guidance_says_so(config: CacheConfig, scale: float, is_said: bool) -> None:
+    case = CASES["WanPipeline"]
+    found = plan(case.build(), config, **{**case.call(0, 8), "guidance_scale": scale})
+    assert any("for usual guidance" in note for note in found.notes) is is_said

@@ -56,8 +56,7 @@ def measured_in(ticks: int, **options: Any) -> TrajectoryConfig:
     angles = np.array(angles_of(moments))
     size = 1 + np.cos(angles)
     covariance = (
-        np.outer(size, size)
-        * prior_process(universal().kernel.at(Guidance().amplification), moments).covariance
+        np.outer(size, size) * prior_process(universal().kernel.at(Guidance().strength), moments).covariance
     )
     response = np.outer((1.0, 2.0), 1 + angles**4)
     return TrajectoryConfig(
@@ -82,7 +81,7 @@ def test_another_run_is_planned_with_what_is_carried_to_it(ticks: int) -> None:
     assert isinstance(predictor, Conditional)
     assert predictor.measured is not None
     carried = covariance_at(
-        universal().kernel.at(Guidance(5.0).amplification),
+        universal().kernel.at(Guidance(5.0).strength),
         np.array(config.covariance),
         config.angles,
         run.moments,

@@ -34,8 +34,9 @@ def test_without_guidance_it_is_one() -> None:
 
 def test_guidance_that_keeps_the_norm_counts_less() -> None:
     for shown in (None, 4.0):
-        free, kept = (Guidance(5.0, norm_along=along, shown=shown).amplification for along in (None, 1))
-        assert kept == math.sqrt(free)
+        free, kept = (Guidance(5.0, norm_along=along, shown=shown) for along in (None, 1))
+        assert free.strength == free.amplification == kept.amplification
+        assert kept.strength == math.sqrt(kept.amplification)
 
 
 def test_it_is_never_below_one() -> None:

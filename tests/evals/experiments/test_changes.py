@@ -17,7 +17,7 @@ def test_a_run_that_follows_the_kernel_changes_as_foretold_and_a_faster_one_by_i
         return Measured(Setting("dit", 12), 3.0, times * covariance, moments, Response(np.zeros((2, 12))))
 
     found = changes(run(1.0), START)
-    assert found.amplification == 3.0
+    assert found.strength == 3.0
     assert found.angles == pytest.approx([moment.angle for moment in moments[1:]])
     assert found.factors == pytest.approx(np.ones(11))
     assert changes(run(4.0), START).factors == pytest.approx(np.full(11, 2.0))
