@@ -241,7 +241,7 @@ class Run:
             self._guidance_watch = None
         if guidance is None:
             return
-        self._guidance = guidance
+        self._guidance, self.record.amplification = guidance, guidance.shown
         clipped = self.timetable.run_clipped_influence(self._guidance.counted)
         before = watch.config.remark(watch.facts)
         self.record.remarks = [remark for remark in self.record.remarks if remark != before]

@@ -105,6 +105,7 @@ class RunRecord:
         quantization: the weight formats of each quantised denoiser.
         noise_scheduler: its class name; None in a hand-written loop.
         fresh_noise: the noise scheduler added noise at its steps; None where it did not.
+        amplification: by guidance, as the first tick has shown it (see `Guidance`); None: it has shown none, or nobody asked.
         guidance_changed: the scale of guidance changed during a hand-written run: no error is expected.
         predictor: description of the predictor.
         notes: what the user should know: what was done to keep to `max_cache_bytes`, why there is no hindsight.
@@ -125,6 +126,7 @@ class RunRecord:
     quantization: dict[str, str] = field(default_factory=dict)
     noise_scheduler: str | None = None
     fresh_noise: FreshNoise | None = None
+    amplification: float | None = None
     guidance_changed: bool = False
     predictor: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)

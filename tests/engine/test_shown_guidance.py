@@ -224,6 +224,7 @@ def test_a_pipeline_shows_as_much_in_its_run_as_is_measured_of_it(
     assert told.scale == found.scale > 1  # type: ignore[operator]
     assert told.shown is None
     assert found.shown is not None
+    assert report(pipe).records[-1].amplification == found.shown
     restore(pipe)
     assert found.amplification == covariance_of(pipe, [CASES[name].call(0, 4)]).amplification
 
