@@ -13,7 +13,7 @@ TYPICAL_DISTANCE = 0.63
 """How far apart the velocities of both passes are at the first tick, as a fraction of the conditional one: the median over eleven testbeds (0.42 to 0.71)."""
 
 KEEPING_NORM = 0.5
-"""Guidance that keeps the norm of the conditional output counts as its amplification raised to this power: velocities change less near pure noise, and
+"""Guidance that keeps the norm of the conditional output counts as its strength raised to this power: velocities change less near pure noise, and
 answer less to errors of the sample. Chosen on sd3, sana and wan, whose guidance was made to keep the norm."""
 
 
@@ -52,15 +52,20 @@ class Guidance:
         """
         if self.shown is not None:
             return self.shown
-        return round(math.sqrt(1 + TYPICAL_DISTANCE**2 * (self.counted**2 - 1)), 1)
+        return math.sqrt(1 + TYPICAL_DISTANCE**2 * (self.counted**2 - 1))
 
     @property
     def strength(self) -> float:
-        """What methods count with: the amplification, or less where the norm is kept (see `KEEPING_NORM`)."""
-        return self.amplification if self.norm_along is None else self.amplification**KEEPING_NORM
+        """What methods count with: the scale that amplifies as much if the passes are `TYPICAL_DISTANCE` apart. So it is the scale itself where no tick has
+        shown anything. One that was shown has one decimal, so that runs that are nearly alike share a plan. It is less where the norm is kept (see `KEEPING_NORM`).
+        """
+        scale = self.counted
+        if self.shown is not None:
+            scale = round(math.sqrt(1 + (self.shown**2 - 1) / TYPICAL_DISTANCE**2), 1)
+        return scale if self.norm_along is None else scale**KEEPING_NORM
 
     def showing(self, conditional: float, unconditional: float, both: float) -> "Guidance":
-        """With the amplification that the first tick shows, to one decimal, so that runs that are nearly alike share a plan; as it is where it shows none.
+        """With the amplification that the first tick shows, to two decimals; as it is where it shows none.
 
         Args:
             conditional, unconditional: squares of the velocity of each pass c and u, summed or averaged over its elements.
@@ -69,7 +74,7 @@ class Guidance:
         scale = self.counted
         guided = scale**2 * conditional + (1 - scale) ** 2 * unconditional + 2 * scale * (1 - scale) * both
         found = guided / conditional if conditional > 0 else math.inf
-        return replace(self, shown=round(math.sqrt(max(found, 1.0)), 1)) if found < math.inf else self
+        return replace(self, shown=round(math.sqrt(max(found, 1.0)), 2)) if found < math.inf else self
 
     def of(self, conditional: Tensor, unconditional: Tensor) -> Tensor:
         """The guided output of two, [batch, ...]."""

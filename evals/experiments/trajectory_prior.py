@@ -14,6 +14,7 @@ from diffcache.evals.testbeds import splits, zoo
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.profiling.recording.journal import Journal, journaling
 from diffcache.profiling.recording.response import response_of
+from diffcache.schedulers.guidance import Guidance
 from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.kernel import Array, Kernel, UniversalKernel
 from diffcache.trajectory.process import prior_process
@@ -95,7 +96,8 @@ def measured(setting: Setting) -> Measured:
     with TemporaryDirectory() as folder, journaling(Journal(Path(folder))):  # both measure one full run
         found, response = covariance_of(pipe, [call]), response_of(pipe, [call])
     assert response is not None  # the testbeds show their samples
-    return Measured(setting, found.amplification, found.matrix, found.moments, response)
+    strength = Guidance(shown=found.amplification).strength
+    return Measured(setting, strength, found.matrix, found.moments, response)
 
 
 def changes(run: Measured, kernel: UniversalKernel) -> Curve:

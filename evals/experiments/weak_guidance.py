@@ -66,7 +66,7 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
             "steps": steps,
             "ticks": ticks,
             "scale": SCALE,
-            "amplification": {"usual": usual, "prior": found},
+            "amplification": {"usual": round(usual, 2), "prior": found},
             **figures(near),
             "expected": {name: round(one.report.expected_error or 0.0, 5) for name, one in planned.items()},
             "measured": {name: round(cell.median_error(one), 5) for name, one in planned.items()},

@@ -138,7 +138,7 @@ def weak_guidance_table() -> str:
     return (
         f"{_beside_even(rows, shown)}\n\n{_differences(alone, shown)}\n"
         f"- `speedup=` against plans for usual guidance: {gained([row['prior'] - row['usual'] for row in alone])}\n{ratios}\n\n"
-        f"A guidance scale of {alone[0]['scale']:g} amplifies {least:g} to {largest:g} times here, and usually {amplified[0]['usual']:g} times. "
+        f"A guidance scale of {alone[0]['scale']:g} amplifies {least:.1f} to {largest:.1f} times here, and usually {amplified[0]['usual']:.1f} times. "
         f"{result['samples']} samples of {alone[0]['steps']} steps, {header['device']}, {header['date']}."
     )
 

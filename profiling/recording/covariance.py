@@ -47,4 +47,4 @@ def covariance_of(pipe: Any, calls: Sequence[Call]) -> Covariance:
     moments = tuple(Moment(*numbers) for numbers in entries[-1].facts["moments"])
     matrix, handovers = (products.sum(0) / len(calls)).numpy(), tuple(entries[-1].facts["handovers"])
     amplification = float(torch.stack([entry.tensors["amplification"] for entry in entries]).mean())
-    return Covariance(matrix, moments, handovers, round(amplification, 1))
+    return Covariance(matrix, moments, handovers, round(amplification, 2))

@@ -134,7 +134,7 @@ def test_the_first_step_shows_how_much_larger_guidance_makes_the_velocity(
     for pair in ((c, u), (u, c)):
         watch = watch_of(Guidance(scale if is_told else None))
         found = shown_by(watch, [torch.cat(pair)] if is_batched else pair, guided)
-        assert found == Guidance(scale, shown=round(ratio, 1))
+        assert found == Guidance(scale, shown=round(ratio, 2))
         assert watch.is_over is is_told
 
 
@@ -194,7 +194,7 @@ def test_where_a_pipeline_turns_the_sign_the_order_of_the_passes_counts(
     ] if is_batched else [("cond", c), ("uncond", u)] if first else [("uncond", u), ("cond", c)]  # fmt: skip
     call = StepCall(-torch.lerp(u, c, 3.0), 1.0, torch.zeros_like(c), {})
     ratio = float(torch.lerp(u, c, 3.0).norm() / c.norm())
-    assert watch.stepping(SimpleNamespace(), call) == Guidance(3.0, shown=round(ratio, 1))
+    assert watch.stepping(SimpleNamespace(), call) == Guidance(3.0, shown=round(ratio, 2))
 
 
 def test_the_scale_that_a_step_shows_counts_and_not_the_one_that_was_told() -> None:

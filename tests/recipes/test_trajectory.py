@@ -215,8 +215,8 @@ def test_guidance_makes_reuse_more_careful_unless_covariance_and_response_are_gi
 
 
 def test_guidance_that_keeps_the_norm_counts_as_less() -> None:
-    kept = replace(KNOWN, guidance=Guidance(9.0, norm_along=-1, shown=4.0))
-    free = replace(KNOWN, guidance=Guidance(3.0, shown=2.0))
+    kept = replace(KNOWN, guidance=Guidance(9.0, norm_along=-1))
+    free = replace(KNOWN, guidance=Guidance(3.0))
     assert TrajectoryConfig().plan(kept, 2) == TrajectoryConfig().plan(free, 2)
 
 

@@ -15,7 +15,7 @@ def test_it_is_the_ratio_of_the_guided_velocity_to_the_conditional_one(scale: fl
     c, u = torch.randn(2, 10_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     products = [float((one * other).mean()) for one, other in ((c, c), (u, u), (c, u))]
     ratio = Guidance(scale).of(c, u).norm() / c.norm()
-    assert Guidance(scale).showing(*products).amplification == pytest.approx(float(ratio), abs=0.05)
+    assert Guidance(scale).showing(*products).amplification == pytest.approx(float(ratio), abs=0.005)
 
 
 def test_a_usual_one_has_passes_that_differ_at_a_right_angle() -> None:
@@ -23,7 +23,8 @@ def test_a_usual_one_has_passes_that_differ_at_a_right_angle() -> None:
     square = 1 / (1 / TYPICAL_DISTANCE**2 - 1)
     for scale in (3.0, 7.5):
         shown = Guidance(scale).showing(1 + square, 1.0, 1.0)
-        assert shown.amplification == Guidance(scale).amplification
+        assert shown.amplification == pytest.approx(Guidance(scale).amplification, abs=0.005)
+        assert shown.strength == Guidance(scale).strength == scale
     assert Guidance().amplification == Guidance(TYPICAL_SCALE).amplification
 
 
@@ -35,8 +36,15 @@ def test_without_guidance_it_is_one() -> None:
 def test_guidance_that_keeps_the_norm_counts_less() -> None:
     for shown in (None, 4.0):
         free, kept = (Guidance(5.0, norm_along=along, shown=shown) for along in (None, 1))
-        assert free.strength == free.amplification == kept.amplification
-        assert kept.strength == math.sqrt(kept.amplification)
+        assert free.amplification == kept.amplification
+        assert kept.strength == math.sqrt(free.strength)
+
+
+def test_guidance_is_weaker_than_its_scale_where_the_passes_are_nearer_than_usual() -> None:
+    square = 1 / (1 / 0.2**2 - 1)
+    weak = Guidance(3.0).showing(1 + square, 1.0, 1.0)
+    assert weak.amplification == pytest.approx(math.sqrt(1 + 0.2**2 * (3**2 - 1)), abs=0.005)
+    assert weak.strength == 1.3
 
 
 def test_it_is_never_below_one() -> None:
