@@ -240,9 +240,8 @@ class Engine:
     def _call(self, asked: Invocation) -> Carried:
         call, tick, times = asked.call, self.progress.tick, self.progress.timetable
         if self.returned is not None and tick != self.branches.tick:
-            self.returned = (
-                None if self.returned else []
-            )  # what no step has asked for by now is asked for by none
+            # What no step has asked for by now is asked for by none.
+            self.returned = None if self.returned else []
         self.branches.begin_tick(tick)
         step = times.step(tick)
         obstacle = self._obstacle(asked)

@@ -94,18 +94,24 @@ class GuidanceWatch:
         passes = passes_of(outputs, call.output)
         if passes is None:
             return None
-        count, found = sum(map(len, outputs)) // len(call.output), plain_guidance(passes, call.output)
+        count, progress = sum(map(len, outputs)) // len(call.output), self.engine.progress
+        times, tick = progress.timetable, progress.tick
+        shows_amplification = (
+            count == 2 and self.config.counts_amplification and times.moment(tick).is_pure_noise
+        )
+        if self._is_told and not shows_amplification:
+            return None
+        found = plain_guidance(passes, call.output)
         if count <= self._asked:
             self._later.append(found)
             return None
-        self._asked, progress = count, self.engine.progress
-        output, sample = progress.timetable.output(progress.tick), seen(noise_scheduler, call)
-        numbers = torch.cat([found, velocity_sizes(passes, output, sample)]).tolist()
+        self._asked = count
+        if not shows_amplification:
+            return self._new(PlainGuidance(*found.tolist()))
+        sizes = velocity_sizes(passes, times.output(tick), seen(noise_scheduler, call))
+        numbers = torch.cat([found, sizes]).tolist()
         is_first = self._is_conditional_first if len(outputs) == 1 else UNCONDITIONAL not in returned[0][0]
-        shows_amplification = count == 2 and self.config.counts_amplification
-        if not shows_amplification or not progress.timetable.moment(progress.tick).is_pure_noise:
-            return self._with_scale(PlainGuidance(*numbers[:3]))
-        return self._with_amplification(PlainGuidance(*numbers[:3]), Sizes(*numbers[3:]), is_first)
+        return self._new(PlainGuidance(*numbers[:3]), Sizes(*numbers[3:]), is_first)
 
     def without_steps(self, tick: int) -> Guidance | None:
         """Guidance where a tick begins before any step was seen: a sampler of the loop's own has stepped. One pass is taken to be all."""
@@ -140,28 +146,27 @@ class GuidanceWatch:
             return call
         return call._replace(output=call.output.chunk(2)[0], sample=call.sample.chunk(2)[0])
 
-    def _with_scale(self, found: PlainGuidance) -> Guidance | None:
-        """Guidance with the scale that a step shows; None where it was told, or shows none."""
-        if self._is_told or found.scale is None:
-            return None
-        return replace(self.facts.guidance, scale=found.scale)
-
-    def _with_amplification(self, found: PlainGuidance, sizes: Sizes, is_first: bool) -> Guidance | None:
-        """Guidance with the amplification that a step shows of two passes, too.
+    def _new(
+        self, found: PlainGuidance, sizes: Sizes | None = None, is_first: bool = True
+    ) -> Guidance | None:
+        """Guidance with what a step shows of it; None where that is nothing new.
 
         Args:
             found: of the step.
-            sizes: of the passes' velocities.
+            sizes: of the velocities of two passes, where they show the amplification.
             is_first: the first of them is the conditional one, if the step does not tell.
         """
-        told = self.facts.guidance if self._is_told else self._with_scale(found)
-        if told is None or told.counted <= 1:
-            return None if self._is_told else told
-        # What a step shows is nearer to the truth than what was told: a pipeline may change the scale, or have several.
-        here = told if found.scale is None else replace(told, scale=found.scale)
-        is_first = is_first if found.scale is None else found.share_of_second <= 0.5
-        conditional, unconditional = (sizes.first, sizes.second) if is_first else (sizes.second, sizes.first)
-        if sizes.rounding > ROUNDED**2 * conditional:
-            return None if self._is_told else told
-        now = replace(told, shown=here.showing(conditional, unconditional, sizes.both).shown)
-        return None if now == self.facts.guidance else now
+        told, shows_scale = self.facts.guidance, found.scale is not None
+        if not self._is_told and not shows_scale:
+            return None
+        here = replace(told, scale=found.scale) if shows_scale else told
+        now = told if self._is_told else here
+        if sizes is not None and now.counted > 1:
+            is_first = found.share_of_second <= 0.5 if shows_scale else is_first
+            conditional, unconditional = (
+                (sizes.first, sizes.second) if is_first else (sizes.second, sizes.first)
+            )
+            if sizes.rounding <= ROUNDED**2 * conditional:
+                # The scale that a step shows is nearer to the truth than the one that was told: a pipeline may change it, or have several.
+                now = replace(now, shown=here.showing(conditional, unconditional, sizes.both).shown)
+        return None if now == told else now

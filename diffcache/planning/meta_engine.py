@@ -25,7 +25,7 @@ from diffcache.engine.progress import Progress
 from diffcache.engine.watch import COMPARED
 from diffcache.engine.whole_model import WholeModel
 from diffcache.host.call import Call
-from diffcache.host.rows import lane_of
+from diffcache.host.rows import is_doubled, lane_of
 from diffcache.planning.meta_tokens import DrySomeTokens
 from diffcache.planning.recorded_calls import RecordedCalls
 from diffcache.reports.records import Done, RunRecord
@@ -78,7 +78,7 @@ class MetaEngine(Engine):
 
     def call(self, asked: Invocation) -> Any:
         if self.branches.tick < 0 and asked.call.batched and asked.call.batch % 2 == 0:
-            self.is_doubled = torch.equal(*asked.call.latents[0].chunk(2))
+            self.is_doubled = is_doubled(asked.call.latents[0])
         return super().call(asked)
 
     def choose_anew(self, choices: Choices) -> None:

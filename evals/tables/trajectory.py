@@ -33,10 +33,7 @@ def trajectory_table() -> str:
     alone = [row for _, row in rows]
     result = next(iter(found.values()))
     header = result["header"]
-    ratios = "\n".join(
-        f"- {title}: {_ratios([(row['expected'][name], row['measured'][name]) for row in alone])}"
-        for name, title in EXPECTING.items()
-    )
+    ratios = _expected(alone, EXPECTING)
     return (
         f"{_beside_even(rows, SHOWN)}\n\n{_differences(alone, SHOWN)}\n{_above(alone)}\n{ratios}\n\n"
         f"{result['samples']} samples of {result['rows'][0]['steps']} steps, {header['device']}, {header['date']}."
@@ -88,6 +85,14 @@ def _differences(rows: list[dict[str, Any]], shown: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
+def _expected(rows: list[dict[str, Any]], shown: Mapping[str, str]) -> str:
+    """How far the expected error of each contender is from the measured one, in words."""
+    return "\n".join(
+        f"- {title}: {_ratios([(row['expected'][name], row['measured'][name]) for row in rows])}"
+        for name, title in shown.items()
+    )
+
+
 def _above(rows: list[dict[str, Any]]) -> str:
     """What measuring a pipeline adds to `speedup=`, by the number of computed ticks, in words."""
     counts = sorted({row["ticks"] for row in rows}, reverse=True)
@@ -131,10 +136,7 @@ def weak_guidance_table() -> str:
     result = next(iter(found.values()))
     header, amplified = result["header"], [row["amplification"] for row in alone]
     least, largest = (bound(one["prior"] for one in amplified) for bound in (min, max))
-    ratios = "\n".join(
-        f"- {title}: {_ratios([(row['expected'][name], row['measured'][name]) for row in alone])}"
-        for name, title in shown.items()
-    )
+    ratios = _expected(alone, shown)
     return (
         f"{_beside_even(rows, shown)}\n\n{_differences(alone, shown)}\n"
         f"- `speedup=` against plans for usual guidance: {gained([row['prior'] - row['usual'] for row in alone])}\n{ratios}\n\n"
