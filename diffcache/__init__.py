@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from diffcache.method_config import MethodConfig, method
     from diffcache.profiling.tuning.tune import tune
     from diffcache.recipes.easycache import EasyCacheConfig
+    from diffcache.recipes.trajectory import TrajectoryConfig
     from diffcache.recipes.uniform import UniformConfig
     from diffcache.reports.run_report import RunReport
     from diffcache.rollouts.memory import RolloutMemory
@@ -60,6 +61,7 @@ _HOME = {
     "MethodConfig": "diffcache.api",
     "method": "diffcache.method_config",
     "EasyCacheConfig": "diffcache.recipes.easycache",
+    "TrajectoryConfig": "diffcache.recipes.trajectory",
     "UniformConfig": "diffcache.recipes.uniform",
     "RunReport": "diffcache.reports.run_report",
     "RolloutMemory": "diffcache.rollouts.memory",
@@ -86,6 +88,7 @@ __all__ = [
     "ScheduleError",
     "SiteTable",
     "TargetError",
+    "TrajectoryConfig",
     "UniformConfig",
     "accelerate",
     "compare",

@@ -35,16 +35,16 @@ class RunFacts:
         denoiser_class: the denoiser's class name: published defaults depend on it.
         experts: how many denoisers of that class take turns (two in Wan 2.2).
         num_ticks: length of the run; None where it is unknown.
-        asked: number of steps that were asked for, of which the noise scheduler has made `num_ticks`; None where it is unknown.
+        asked: number of steps that the caller asked for; the noise scheduler may have made more or fewer ticks of them. None where it is unknown.
         denoiser: the denoiser's name in the target.
         sigmas: noise level of each tick; None where unknown.
         moments: when each tick is; empty where the length of the run is unknown.
         influence: how much the sample at each tick and, in the last row, the result change with the velocity at each tick, [ticks + 1, ticks];
             None where unknown, or noise is added or samples are clipped.
-        clipped_influence: the same where samples are clipped: the root mean square over their elements, of which some are; else None.
+        clipped_influence: the same where samples are clipped, as the root mean square over elements, since some are clipped and some are not; else None.
         noise_scheduler: its class name; None in a hand-written loop.
         adds_noise: the noise scheduler adds fresh noise at its steps.
-        guidance: of the call.
+        guidance: how the call guides.
         latents: shapes of the denoiser's latents, without the batch dimension.
         device: where they are.
         blocks: number of blocks in each of the denoiser's lists.

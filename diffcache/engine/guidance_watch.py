@@ -20,20 +20,20 @@ CHANGED = 1.25
 """The scale changes during a run if one step shows it so many times as large as another."""
 
 ROUNDED = 0.2
-"""A velocity shows nothing if rounding of the output may change it by so much of it, as that of predicted noise in bfloat16 near pure noise."""
+"""If rounding may change a velocity by more than this fraction of its size, the step shows no amplification. It may for predicted noise in bfloat16 near pure noise."""
 
 CHANGES = (
-    "the scale of guidance changes during the run, between {least:g} and {largest:g}, and the plan is made for {planned:g}: "
-    "no error is expected, compare it with a full run"
+    "the scale of guidance changes during the run, between {least:g} and {largest:g}. The plan was made for {planned:g}, so that this report "
+    "estimates no error: compare the result with a full run's"
 )
 
 
 class GuidanceWatch:
     """Finds the scale of guidance and its amplification in the steps of a run.
 
-    What a step gets is compared with what the guidance passes have returned. The first step shows the scale, where it was not told, and the amplification, if
-    it is one from pure noise. Where the scale was not told, so does the first step of more passes, since guidance may begin later. The device is read at these
-    steps. What others show of the scale is read when the run is over.
+    What a step gets is compared with what the guidance passes have returned. The first step shows the amplification, if it is one from pure noise, and the scale if
+    that was not told. In this case the scale is read again at the first step that has more passes, because guidance may begin later. The device is read at these
+    steps. What other steps show of the scale is read when the run is over.
 
     The denoiser is the run's only one. Where processes compute it together, nothing is asked: each might read another scale, by rounding, and
     plan otherwise.
@@ -41,7 +41,7 @@ class GuidanceWatch:
     Args:
         engine: the denoiser's.
         config: the method.
-        facts: that it has chosen by.
+        facts: what the method knew when it chose.
         is_doubled: its first call holds two guidance passes, or two pictures of one seed.
         is_conditional_first: of two passes in one call, if the step does not tell.
 

@@ -209,7 +209,7 @@ class Run:
                 self.record.notes.append(f"no hindsight: {obstacle}")
 
     def _note_change_of_scale(self) -> None:
-        """Where the scale of guidance has changed during a run that reused something, no error is expected of it."""
+        """If the scale of guidance has changed during a run that reused something, its report gives no expected error."""
         watch, self._guidance_watch = self._guidance_watch, None
         note = None if watch is None else watch.note()
         if note is not None and self.record.reused_ticks():

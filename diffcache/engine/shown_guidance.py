@@ -9,7 +9,7 @@ from torch import Tensor
 from diffcache.noise_schedulers.levels import Parametrisation
 
 TOLERANCE = 0.05
-"""What the noise scheduler gets may differ by so much of it from plain guidance of what was returned: that may have been rounded."""
+"""Largest deviation of what the noise scheduler got from plain guidance, as a fraction of it, that is put down to rounding."""
 
 Passes = tuple[Tensor, Tensor]
 
@@ -32,9 +32,9 @@ class PlainGuidance(NamedTuple):
     """What a step shows of plain guidance (arXiv 2207.12598, equation 6).
 
     Attributes:
-        share_of_second: pass in what the noise scheduler got.
-        unexplained: what is left of that, as a fraction of it, squared.
-        distance: how far the passes are apart, as a fraction of the same, squared.
+        share_of_second: weight of the second pass in what the noise scheduler got.
+        unexplained: what no weighted mean of both passes gives of that, as a fraction of it, squared.
+        distance: how far the passes are apart, as a fraction of the same size, squared.
     """
 
     share_of_second: float

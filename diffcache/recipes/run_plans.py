@@ -20,10 +20,12 @@ def course_of(run: RunFacts, amplification: float | None = None) -> Course:
 
     Args:
         run: the run.
-        amplification: by guidance, where it was measured (see `Guidance`).
+        amplification: by guidance, where it was measured (see `Guidance`); it counts whatever the run's scale is.
     """
     moments = run.moments or tuple(map(Moment, range(run.num_ticks or 0)))
-    guidance = run.guidance if amplification is None else replace(run.guidance, shown=amplification)
+    guidance = (
+        run.guidance if amplification is None else replace(run.guidance, scale=None, shown=amplification)
+    )
     return Course(moments, run.influence, guidance.strength, run.clipped_influence, run.adds_noise)
 
 

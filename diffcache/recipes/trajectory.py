@@ -53,10 +53,10 @@ class TrajectoryConfig(BudgetedConfig):
         pure_noise: the angle of pure noise in the run in which both were measured; None: the largest of `angles`.
         handovers: ticks at which another denoiser takes over (Wan 2.2), where they are known. They are computed, and nothing is predicted
             from what the denoiser before returned. They are not carried to other runs, so there can be no `angles` beside them.
-        amplification: how many times as large guidance makes the first velocity, at least 1 (see `diffcache.schedulers.guidance.Guidance`), where that was
-            measured. None: as the first tick of each run shows it, after which the other ticks are chosen.
-        tail_steps: None: the last tick is computed where the plan has it, where it is not known how much it changes the result, and in runs
-            of more than 100 ticks.
+        amplification: size of the guided velocity over that of the conditional one at pure noise, at least 1 (see `diffcache.schedulers.guidance.Guidance`).
+            None: read from the first step of each run, after which the other ticks are chosen; derived from the scale where that step does not show it.
+        tail_steps: None: the plan decides about the last tick, but where the last step is not short it is always computed if the noise scheduler's steps are
+            unknown, clip samples or add noise, and in runs of more than 100 ticks.
     """
 
     name: ClassVar[str] = "trajectory"

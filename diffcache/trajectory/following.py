@@ -99,7 +99,7 @@ class PlanFollower(CacheScheduler):
         return mean_surprise(self._logs)
 
     def learn(self, computed: Sequence[int], squares: Sequence[float]) -> None:
-        """Takes in an error. One of exactly 0 says nothing; after one that is not finite any error is expected.
+        """Takes in an error. One of exactly 0 says nothing; after one that is not finite the expected error is infinite.
 
         Args:
             computed: computed ticks, newest first, at the newest of which it was measured.

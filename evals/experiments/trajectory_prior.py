@@ -11,10 +11,10 @@ import torch
 
 from diffcache.evals.experiments.curves import Curve
 from diffcache.evals.testbeds import splits, zoo
+from diffcache.host.guidance import guidance_in
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.profiling.recording.journal import Journal, journaling
 from diffcache.profiling.recording.response import response_of
-from diffcache.schedulers.guidance import Guidance
 from diffcache.schedulers.moments import Moment
 from diffcache.trajectory.kernel import Array, Kernel, UniversalKernel
 from diffcache.trajectory.process import prior_process
@@ -96,7 +96,7 @@ def measured(setting: Setting) -> Measured:
     with TemporaryDirectory() as folder, journaling(Journal(Path(folder))):  # both measure one full run
         found, response = covariance_of(pipe, [call]), response_of(pipe, [call])
     assert response is not None  # the testbeds show their samples
-    strength = Guidance(shown=found.amplification).strength
+    strength = replace(guidance_in(pipe, call), shown=found.amplification).strength
     return Measured(setting, strength, found.matrix, found.moments, response)
 
 

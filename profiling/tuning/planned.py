@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from itertools import product
 
 from diffcache.config import CacheConfig
+from diffcache.host.guidance import guidance_in
 from diffcache.profiling.recording.covariance import Covariance, covariance_of
 from diffcache.profiling.recording.response import response_of
 from diffcache.profiling.recording.shares import ticks_for
@@ -60,7 +62,8 @@ class TrajectoryEngine(TuningEngine):
             return []
         matrices = [found.matrix]
         if angles_of(found.moments) is not None and not found.handovers:
-            kernel = TrajectoryConfig().prior.kernel.at(found.amplification)
+            guidance = replace(guidance_in(self.task.pipe, self.task.calls[0]), shown=found.amplification)
+            kernel = TrajectoryConfig().prior.kernel.at(guidance.strength)
             slightly, smooth = (
                 smoothed(kernel, found.matrix, found.moments, stride) for stride in (SLIGHTLY, SMOOTH)
             )

@@ -121,8 +121,8 @@ def tune(
 ) -> Any:
     """Finds a schedule on some prompts, chooses it on others, and measures it once on a third part.
 
-    An engine proposes methods (`ENGINES`). They are rendered beside the full runs of the prompts to choose on: the best mean
-    wins for a speed-up, the fewest computed ticks that keep the quality for a quality. What the winner gives on the third part,
+    An engine proposes methods (`ENGINES`). They are rendered beside the full runs of the prompts to choose on. For a speed-up the best
+    mean wins; for a quality the method with the fewest computed ticks that keeps it. What the winner gives on the third part,
     which nothing depends on, is stored with the confidence that it has (`measured["verify"]`), beside as many evenly spaced
     ticks and the plain pipeline with fewer steps. Where one of these is better, a warning says so.
 
@@ -136,17 +136,17 @@ def tune(
             verified.
         speedup: all ticks over computed ticks, at least 1.
         quality: what the objective must be on most samples, such as 35.0 (dB).
-        front: find one schedule for each share of `FRONT`.
+        front: find one schedule for each of 25, 33, 42, 50 and 67 % of the work.
         at_least: the share of samples that must keep the quality; None: 0.9.
         minutes: time for the search; what follows it, some renders more, comes on top. None: no limit.
         engine: "trajectory", "dp", "evolution", "router", "ertacache", "profilingdit", "dpcache", "meancache", "bac", "magcache" or
             "teacache".
         sites: what is cached, as `UniformConfig.site` ("model", "block", "sub-layer"); None: what suits the engine.
-        objective: from pictures and the full runs' [N, ..., H, W] in 0..1 to a number for each sample; the larger, the better.
+        objective: a function of pictures and the full run's pictures, both [N, ..., H, W] in 0..1, that returns one number for each sample; larger is better.
         folder: for the result, which `accelerate(pipe, folder)` loads, and for what was rendered; None: nothing is written.
         seed: prompt i is drawn with the seed `seed` + i; also of all random numbers of the search.
         verbose: show how long it will take, and a progress bar.
-        **call: what every call gets as well (`num_inference_steps`, `height`, ...). Pictures are measured, so `output_type="latent"`
+        **call: further arguments of every call (`num_inference_steps`, `height`, ...). Pictures are measured, so `output_type="latent"`
             gives figures of little use, and a warning.
 
     Returns:

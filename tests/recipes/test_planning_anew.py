@@ -176,7 +176,7 @@ def test_an_amplification_that_was_measured_counts_in_other_runs_whatever_these_
     config = measured_in(STEPS, response=None, amplification=1.6)
     assert config.plan(strong, SPEEDUP) == config.plan(usual, SPEEDUP)
     unknown = measured_in(STEPS, response=None)
-    shown = replace(strong, guidance=Guidance(7.5, shown=1.6))
+    shown = replace(strong, guidance=Guidance(shown=1.6))
     assert unknown.plan(shown, SPEEDUP) == config.plan(strong, SPEEDUP)
     assert unknown.plan(strong, SPEEDUP).expected != config.plan(strong, SPEEDUP).expected
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from diffcache.schedulers.guidance import TYPICAL_DISTANCE, TYPICAL_SCALE, Guidance
+from diffcache.schedulers.guidance import TYPICAL_DISTANCE, TYPICAL_SCALE, UNTELLING, Guidance
 
 
 @pytest.mark.parametrize("scale", [1.5, 3.0, 7.5])
@@ -40,11 +40,28 @@ def test_guidance_that_keeps_the_norm_counts_less() -> None:
         assert kept.strength == math.sqrt(free.strength)
 
 
+def amplifying_as(scale: float) -> float:
+    """The amplification of usual passes at a scale."""
+    return Guidance(scale).amplification
+
+
+def test_what_is_shown_moves_the_strength_only_beyond_what_is_usual() -> None:
+    for usual in (3 / UNTELLING, 3.0, 3 * UNTELLING):
+        assert Guidance(3.0, shown=amplifying_as(usual)).strength == 3
+    for shown in (1.5, 6.0):
+        nearer = shown * UNTELLING if shown < 3 else shown / UNTELLING
+        assert Guidance(3.0, shown=amplifying_as(shown)).strength == round(nearer, 1)
+
+
+def test_where_the_scale_is_unknown_the_strength_is_what_is_shown() -> None:
+    assert Guidance(shown=amplifying_as(1.4)).strength == 1.4
+
+
 def test_guidance_is_weaker_than_its_scale_where_the_passes_are_nearer_than_usual() -> None:
     square = 1 / (1 / 0.2**2 - 1)
     weak = Guidance(3.0).showing(1 + square, 1.0, 1.0)
     assert weak.amplification == pytest.approx(math.sqrt(1 + 0.2**2 * (3**2 - 1)), abs=0.005)
-    assert weak.strength == 1.3
+    assert weak.strength == round(1.346 * UNTELLING, 1)
 
 
 def test_it_is_never_below_one() -> None:

@@ -27,6 +27,8 @@ from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.errors import ConfigError, ScheduleError, TargetError
+from diffcache.schedulers.guidance import Guidance
+from diffcache.trajectory.kernel import UniversalKernel
 
 STEPS = 8
 
@@ -115,6 +117,20 @@ def test_the_error_that_is_expected_of_a_schedule_is_the_one_that_was_measured_w
         assert (
             found.verified(judged, {"speedup": 2})["expected_error"] == judged.config.schedule.expected_error
         )
+
+
+def test_a_covariance_is_smoothed_as_guidance_is_strong(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, asked = CASES["StableDiffusionPipeline"], []
+    plain = UniversalKernel.at
+    monkeypatch.setattr(
+        UniversalKernel, "at", lambda kernel, strength: asked.append(strength) or plain(kernel, strength)
+    )
+    pipe, call = case.build(), {**case.call(0, STEPS), "guidance_scale": 7.5}
+    engine = ENGINES["trajectory"](Task(pipe=pipe, calls=[call], ticks=STEPS))
+    assert len(engine.covariances) == 3
+    assert engine.measured is not None
+    assert asked == [Guidance(7.5, shown=engine.measured.amplification).strength]
+    assert asked != [engine.measured.amplification]
 
 
 def test_two_denoisers_are_planned_with_their_own_covariance() -> None:
