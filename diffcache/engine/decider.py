@@ -70,29 +70,28 @@ class Decider:
         self._decided: dict[str, list[Verdict]] = {}
         self._sites_are_alike = False
         self._tick = -1
-        self._asked_for: Branch | None = None
 
-    def verdicts(self, step: Step, branch: Branch, seen: Seen, lanes: int = 1) -> list[Verdict]:
-        """One verdict for each lane, at the site of `step`; a vote is settled at once.
+    def begin_call(self, branch: Branch, tick: int, lanes: int) -> None:
+        """A branch is called at a tick, before anything is decided: it is elected, if nobody leads or the leader has left or changed.
+
+        Args:
+            lanes: how many there are in this call.
+        """
+        left = self.leader is None or self.leader.tick < tick - 1
+        if left or (branch is self.leader and (branch.changed or lanes != len(self.lanes))):
+            self._elect(branch, lanes)
+        if tick != self._tick:
+            self._decided, self._tick = {}, tick
+
+    def deciding(
+        self, step: Step, branch: Branch, seen: Seen, lanes: int
+    ) -> Generator[Vote, list[Decision], list[Verdict]]:
+        """One verdict for each lane, at the site of `step`. Yields a vote where processes decide together, and is sent what all of them do.
 
         Args:
             seen: what signals are measured on.
             lanes: how many there are in this call.
         """
-        deciding = self.deciding(step, branch, seen, lanes)
-        try:
-            vote = next(deciding)
-            while True:
-                vote = deciding.send(vote.settled())
-        except StopIteration as end:
-            found: list[Verdict] = end.value
-            return found
-
-    def deciding(
-        self, step: Step, branch: Branch, seen: Seen, lanes: int = 1
-    ) -> Generator[Vote, list[Decision], list[Verdict]]:
-        """As `verdicts`; yields a vote where processes decide together, and is sent what all of them do."""
-        leads = self.leads(branch, step.tick, lanes)
         store = branch.store(step.site, lanes)
         forced = [self._forced(step, branch, store, lane) for lane in range(lanes)]
         if self.choices.each_branch:
@@ -100,7 +99,7 @@ class Decider:
         site = "" if self.lanes[0].scheduler.adaptive else step.site
         decided = self._decided.get(site)
         if decided is None:
-            if leads:
+            if branch is self.leader:
                 decided = self._decided[site] = yield from self._decide(step, seen, forced)
                 return decided
             verdicts = [Verdict(Decision.COMPUTE, reason or FOLLOWER_FIRST) for reason in forced]
@@ -117,12 +116,12 @@ class Decider:
         self, step: Step, branch: Branch, sites: Sequence[Site], seen: Seen
     ) -> list[tuple[Step, list[Verdict]]]:
         """For each site inside a denoiser the step at it, and its verdict; sites that are alike are decided once."""
-        leads, found = self.leads(branch, step.tick, 1), []
+        leads, found = branch is self.leader, []
         refreshed, known = self.lanes[0].refreshed, dict[tuple[object, ...], list[Verdict]]()
         for site in sites:
             at = step._replace(site=site.name, kind=site.kind)
             if not self._sites_are_alike:
-                found.append((at, self.verdicts(at, branch, seen)))
+                found.append((at, self._verdicts(at, branch, seen)))
                 continue
             store = branch.stores.get(site.name)
             last = store.last_computed(0) if store is not None and store.rings else None
@@ -130,7 +129,7 @@ class Decider:
             if not leads:
                 alike = (last, refreshed.get(site.name), *self._decided.get(site.name, ()))
             if alike not in known:
-                known[alike] = self.verdicts(at, branch, seen)
+                known[alike] = self._verdicts(at, branch, seen)
             elif leads:
                 self._decided[site.name] = known[alike]
             found.append((at, known[alike]))
@@ -151,18 +150,6 @@ class Decider:
         if decision.computes:
             self._decided = {"": [Verdict(decision, REJECTED)]}
         return not decision.computes
-
-    def leads(self, branch: Branch, tick: int, lanes: int) -> bool:
-        """Whether a branch leads at a tick: elected now, if nobody leads or the leader has left or changed."""
-        if branch is self._asked_for and tick == self._tick:  # a branch is called once in a tick
-            return branch is self.leader
-        left = self.leader is None or self.leader.tick < tick - 1
-        if left or (branch is self.leader and (branch.changed or lanes != len(self.lanes))):
-            self._elect(branch, lanes)
-        if tick != self._tick:
-            self._decided, self._tick = {}, tick
-        self._asked_for = branch
-        return branch is self.leader
 
     def arrived(self, branch: Branch, lane: int, seen: list[Tensor]) -> None:
         """Tells the cache scheduler what signals are measured on in this call, if the branch leads."""
@@ -224,7 +211,18 @@ class Decider:
 
     def clear(self) -> None:
         """Drops everything."""
-        self.lanes, self._decided, self.leader, self._asked_for = [], {}, None, None
+        self.lanes, self._decided, self.leader = [], {}, None
+
+    def _verdicts(self, step: Step, branch: Branch, seen: Seen) -> list[Verdict]:
+        """The verdict at a site inside a denoiser, which has one lane; a vote is settled at once."""
+        deciding = self.deciding(step, branch, seen, 1)
+        try:
+            vote = next(deciding)
+            while True:
+                vote = deciding.send(vote.settled())
+        except StopIteration as end:
+            found: list[Verdict] = end.value
+            return found
 
     def _elect(self, branch: Branch, lanes: int) -> None:
         choices = self.choices

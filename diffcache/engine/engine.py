@@ -254,9 +254,10 @@ class Engine:
             return output
         branch, lanes = self._branch(asked), self._lane_count(asked) if self.choices.per_sample else 1
         step = step._replace(branch=branch.name)
+        self.decider.begin_call(branch, tick, lanes)
         if self.rebuilt_pass is None:
             output = yield from self.execution.run(asked, step, branch, lanes)
-        elif not self.decider.leads(branch, tick, lanes) and self.rebuilt_pass.leads(tick):
+        elif branch is not self.decider.leader and self.rebuilt_pass.leads(tick):
             compute = partial(self.execution.run, asked, step, branch, lanes)
             output = yield from self.rebuilt_pass.follow(step, branch, call, compute)
         else:

@@ -28,7 +28,6 @@ def compute_first_pass(parts: Parts, asked: Invocation, step: Step, branch: Bran
         What the denoiser returned, and what was done at each site.
     """
     choices, decider, call = parts.choices, parts.decider, asked.call
-    decider.leads(branch, step.tick, 1)
     request = Request(choices.sites_in(branch.name), choices.tap, asked.reuses_memory)
     keeper = _Keeper(parts, branch, step, with_outputs=decider.looks_at_outputs)
     first = compute_first_call(asked.module, asked.forward, call, request, keeper)

@@ -174,7 +174,7 @@ class _DryWholeModel:
     def _all_arrive(self, call: Call, step: Step, branch: Branch, lanes: int) -> None:
         """Tells all samples before one is computed: a tick that reuses them all holds what each of them keeps of it."""
         store = branch.store(MODEL, lanes)
-        if lanes == 1 or store.layout is None or not self._decider.leads(branch, step.tick, lanes):
+        if lanes == 1 or store.layout is None or branch is not self._decider.leader:
             return
         for lane in range(lanes):
             seen = store.learned.latents(lane_of(call.tensors, lane, lanes, call.batch))

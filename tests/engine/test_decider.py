@@ -37,6 +37,7 @@ def decided(config: UniformConfig, tick: int, stored: dict[str, int]) -> dict[st
     branch.tick = tick
     for site, last in stored.items():
         branch.store(site).push(last, 0, [(torch.zeros(1), None)])
+    decider.begin_call(branch, tick, 1)
     sites = [Site(name, "block", (name,), (), 0, 0.1) for name in stored]
     decided = decider.site_verdicts(Step(tick, 9, "0"), branch, sites, lambda lane: [])
     return {step.site: verdict for step, [verdict] in decided}
