@@ -20,6 +20,7 @@ from diffcache.engine.observers import Observer
 from diffcache.engine.obstacles import KEPT_ATTENTION, OTHER_BATCH, misfit, obstacle_to
 from diffcache.engine.progress import Progress
 from diffcache.engine.retracing import Retracing
+from diffcache.engine.returned_outputs import ReturnedOutputs
 from diffcache.engine.some_tokens import SomeTokens
 from diffcache.engine.step_hindsight import StepHindsight
 from diffcache.engine.whole_model import WholeModel
@@ -29,7 +30,7 @@ from diffcache.host.rows import BatchedGuidance
 from diffcache.reports.records import Done, RunRecord
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.schedule import GUIDANCE_SCALE
-from diffcache.schedulers.steps import MODEL, Decision, Verdict
+from diffcache.schedulers.steps import Decision, Verdict
 from diffcache.store.formats import Format
 from diffcache.store.rings import StoreSetup
 
@@ -74,7 +75,7 @@ class Engine:
         branches: the guidance passes that have been called.
         decider: what is computed and what is reused.
         step_hindsight: corrects in the noise scheduler's steps; None where outputs are corrected instead.
-        returned: the branch and the first stream of what each guidance pass of this tick has returned; None where nobody asks.
+        returned: what each guidance pass of this tick has returned, if somebody asks.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class Engine:
         self.rebuilt_pass = None if rule is None else RebuiltPass(name, rule, choices.guards, record)
         self.batched_guidance = BatchedGuidance()
         self.kept_attention = KeptAttention()
-        self.returned: list[tuple[str, Tensor]] | None = None
+        self.returned = ReturnedOutputs()
         self._is_busy = False
 
     @property
@@ -135,7 +136,7 @@ class Engine:
 
     def close(self) -> None:
         """Drops every tensor. Explicit: a traceback that somebody keeps would keep this object alive."""
-        self.returned = None
+        self.returned.stop()
         # All is dropped, whatever one of these raises. They run in reverse: what is added last is dropped first.
         with ExitStack() as stack:
             if self.rebuilt_pass is not None:
@@ -168,8 +169,7 @@ class Engine:
         for branch in self.branches.known:
             branch.empty()
         self.decider.forget()
-        if self.returned is not None:
-            self.returned = []
+        self.returned.take()
         if self.rebuilt_pass is not None:
             self.rebuilt_pass.clear()
         if self.step_hindsight is not None:
@@ -235,13 +235,11 @@ class Engine:
             yield from self.rebuilt_pass.tensors()
         if self.step_hindsight is not None:
             yield from self.step_hindsight.tensors()
-        yield from (output for _, output in self.returned or ())
+        yield from self.returned.tensors()
 
     def _call(self, asked: Invocation) -> Carried:
         call, tick, times = asked.call, self.progress.tick, self.progress.timetable
-        if self.returned is not None and tick != self.branches.tick:
-            # What no step has asked for by now is asked for by none.
-            self.returned = None if self.returned else []
+        self.returned.begin_tick(tick)
         self.branches.begin_tick(tick)
         step = times.step(tick)
         obstacle = self._obstacle(asked)
@@ -265,10 +263,8 @@ class Engine:
             self.rebuilt_pass.lead(tick, branch, asked.lasting(output))
         if self.setup.format.memory.on_host:
             self.setup.format.memory.end_call()
-        store = branch.stores.get(MODEL)
-        if self.returned is not None and store is not None and store.layout is not None:
-            evolved = store.layout.evolved(store.layout.split(asked.lasting(output)))
-            self.returned += [(branch.name, first) for first in evolved[:1]]
+        if self.returned.is_kept:
+            self.returned.add(branch, asked.lasting(output))
         self.account()
         return output
 

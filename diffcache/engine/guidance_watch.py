@@ -65,7 +65,8 @@ class GuidanceWatch:
         self._asked = 0  # passes of which the scale was asked
         self._steps_both: bool | None = None  # a step is of the samples of both passes
         self._later: list[Tensor] = []
-        engine.returned = [] if engine.progress.shows_steps else None
+        if engine.progress.shows_steps:
+            engine.returned.keep()
 
     @staticmethod
     def is_needed(config: CacheConfig, guidance: Guidance) -> bool:
@@ -81,9 +82,7 @@ class GuidanceWatch:
             noise_scheduler: that is about to step.
             call: of the step; None where it is not understood.
         """
-        self.sees_steps, returned = True, self.engine.returned
-        if returned:
-            self.engine.returned = []
+        self.sees_steps, returned = True, self.engine.returned.take()
         if self._is_told:
             self.end()
         # In a dry run tensors have no values.
@@ -121,7 +120,8 @@ class GuidanceWatch:
 
     def end(self) -> None:
         """Nothing is left to be found, and what the passes return need not be kept."""
-        self.engine.returned, self.is_over = None, True
+        self.engine.returned.stop()
+        self.is_over = True
 
     def note(self) -> str | None:
         """What is to be said at the end of the run: that the scale has changed; None where it has not."""

@@ -16,6 +16,7 @@ from zoo.pipelines import CASES
 from diffcache import accelerate, denoising_run, report, restore
 from diffcache.config import RunFacts
 from diffcache.engine.guidance_watch import GuidanceWatch
+from diffcache.engine.returned_outputs import ReturnedOutputs
 from diffcache.engine.scopes import innermost
 from diffcache.engine.shown_guidance import PlainGuidance, passes_of, plain_guidance
 from diffcache.noise_schedulers.levels import VELOCITY, Parametrisation
@@ -106,18 +107,23 @@ def watch_of(
     """Of a run of which so much is told, and whose denoiser returns this at its first tick."""
     times = SimpleNamespace(output=lambda tick: output, moment=lambda tick: Moment(tick, turned=turned))
     engine = SimpleNamespace(
-        returned=None, progress=SimpleNamespace(shows_steps=True, tick=0, timetable=times)
+        returned=ReturnedOutputs(), progress=SimpleNamespace(shows_steps=True, tick=0, timetable=times)
     )
     return GuidanceWatch(
         engine, TrajectoryConfig(), RunFacts("Net", guidance=guidance), False, is_conditional_first
     )  # type: ignore[arg-type]
 
 
+def has_returned(watch: GuidanceWatch, outputs: list[tuple[str, Tensor]]) -> None:
+    """Its guidance passes have returned these, by name."""
+    watch.engine.returned.take = lambda: outputs  # type: ignore[method-assign]
+
+
 def shown_by(
     watch: GuidanceWatch, returned: Sequence[Tensor], guided: Tensor, sample: Tensor | None = None
 ) -> Guidance | None:
     """What a step shows whose passes have returned these."""
-    watch.engine.returned = [(name, one) for name, one in zip("0123", returned, strict=False)]
+    has_returned(watch, [(name, one) for name, one in zip("0123", returned, strict=False)])
     call = StepCall(guided, 1.0, torch.zeros_like(guided) if sample is None else sample, {})
     return watch.stepping(SimpleNamespace(), call)
 
@@ -189,9 +195,8 @@ def test_where_a_pipeline_turns_the_sign_the_order_of_the_passes_counts(
     c, u = passes()
     c = 2 * c
     watch = watch_of(Guidance(3.0), is_conditional_first=first)
-    watch.engine.returned = [
-        ("0", torch.cat((c, u) if first else (u, c)))
-    ] if is_batched else [("cond", c), ("uncond", u)] if first else [("uncond", u), ("cond", c)]  # fmt: skip
+    one_by_one = [("cond", c), ("uncond", u)] if first else [("uncond", u), ("cond", c)]
+    has_returned(watch, [("0", torch.cat((c, u) if first else (u, c)))] if is_batched else one_by_one)
     call = StepCall(-torch.lerp(u, c, 3.0), 1.0, torch.zeros_like(c), {})
     ratio = float(torch.lerp(u, c, 3.0).norm() / c.norm())
     assert watch.stepping(SimpleNamespace(), call) == Guidance(3.0, shown=round(ratio, 2))
@@ -434,7 +439,7 @@ def test_where_no_step_is_seen_nothing_is_kept_of_what_passes_return(
         scope = innermost()
         run = scope.run if scope is not None else None
         for engine in run.engines.values() if run is not None else ():
-            at["first" if run is not None and run.tick == 0 else "later"].append(engine.returned is not None)
+            at["first" if run is not None and run.tick == 0 else "later"].append(engine.returned.is_kept)
         return forward(self, *args)
 
     monkeypatch.setattr(Net, "forward", looking)

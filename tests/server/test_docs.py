@@ -44,7 +44,7 @@ def test_first_block() -> None:
     named = run(
         block_with("server.request(28"),
         denoiser=denoiser,
-        noise_scheduler=noise_scheduler,
+        make_scheduler=noise_scheduler,
         latents=x,
         timesteps=torch.tensor([900.0, 500.0, 999.0]),
     )
