@@ -14,7 +14,8 @@ from diffcache.evals.errors import EvaluationError
 from diffcache.profiling.recording.full_runs import Measure
 from diffcache.profiling.recording.pictures import psnr
 from diffcache.profiling.recording.processes import is_first, own_device
-from diffcache.profiling.tuning.tune import ENGINES, tune
+from diffcache.profiling.tuning.engines import ENGINES
+from diffcache.profiling.tuning.tune import tune
 
 CLIP = ("ViT-B-32", "openai")
 """Model and weights of the objective "clip", where nothing else is asked for."""

@@ -8,6 +8,7 @@ from diffcache.evals.harness.calls import calls_of_testbed
 from diffcache.evals.harness.unseen import judged_on
 from diffcache.evals.testbeds import zoo
 from diffcache.profiling.recording.full_runs import FullRuns
+from diffcache.profiling.tuning.aim import AT_LEAST, Aim
 from diffcache.profiling.tuning.engine import Task
 from diffcache.profiling.tuning.parts import Parts
 from diffcache.profiling.tuning.tuner import Tuner
@@ -18,9 +19,6 @@ TESTBEDS = ("dit", "sd", "pixart", "fashion")
 
 SPEEDUPS = (2.0, 1.5)
 """What `speedup=` gives to most of the samples that are chosen on, rounded down, is a target."""
-
-AT_LEAST = 0.9
-"""Of the samples must keep a target."""
 
 
 def measured(testbed: str, samples: int) -> dict[str, Any]:
@@ -57,7 +55,7 @@ def _row(tuner: Tuner, unseen: FullRuns, speedup: float) -> dict[str, Any]:
     values = tuner.judge(TrajectoryConfig(speedup=speedup)).values
     target = math.floor(float(values.quantile(1 - AT_LEAST)))
     best = tuner.for_quality(target, AT_LEAST)
-    verified = tuner.verified(best, {"quality": target, "at_least": AT_LEAST})["verify"]
+    verified = tuner.verified(best, Aim(quality=target), tuner.parts.verify)["verify"]
     reached = unseen.measures(best.config)
     return {
         "target": target,

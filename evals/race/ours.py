@@ -20,8 +20,8 @@ from diffcache.evals.race.contender import (
 from diffcache.evals.race.solvers import solvers
 from diffcache.evals.testbeds import splits, zoo
 from diffcache.profiling.tuning.engine import Task, TuningEngine
+from diffcache.profiling.tuning.engines import ENGINES
 from diffcache.profiling.tuning.parts import Parts
-from diffcache.profiling.tuning.tune import ENGINES
 from diffcache.profiling.tuning.tuner import Tuner
 from diffcache.recipes.meancache import QWEN_IMAGE
 

@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,9 +24,11 @@ from diffcache.profiling.recording.pictures import psnr
 from diffcache.profiling.recording.pipeline_facts import facts_of, models_of
 from diffcache.profiling.recording.processes import is_first, wait
 from diffcache.profiling.searching.checkpoints import claim
+from diffcache.profiling.tuning.aim import Aim
 from diffcache.profiling.tuning.artifact import Found, missed, unit_of, write
 from diffcache.profiling.tuning.bar import Bar
-from diffcache.profiling.tuning.engine import ENGINES, Task
+from diffcache.profiling.tuning.engine import Task
+from diffcache.profiling.tuning.engines import ENGINES
 from diffcache.profiling.tuning.parts import three_parts
 from diffcache.profiling.tuning.plain_steps import better_without
 from diffcache.profiling.tuning.tuner import Judged, Tuner
@@ -37,12 +39,7 @@ from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.numbers_given import is_number
 from diffcache.schedulers.schedule import Schedule
 
-__all__ = ["ENGINES", "tune"]
-
 logger = logging.getLogger("diffcache")
-
-AT_LEAST = 0.9
-"""Share of the samples that must keep a quality, where nothing else is asked for."""
 
 LONG = 500
 """Characters from which on what a proposal was made with, such as a covariance, is not repeated in the artifact."""
@@ -58,48 +55,6 @@ LATENTS = (
 
 JOURNAL, PIPELINE = "journal", "pipeline.json"
 """In the folder: what was rendered, and of which pipeline."""
-
-
-@dataclass(frozen=True)
-class Aim:
-    """What is asked for: one of a speed-up, a quality on a share of the samples, or a front.
-
-    Raises:
-        ConfigError: none or several, or a value out of range.
-    """
-
-    speedup: float | None = None
-    quality: float | None = None
-    front: bool = False
-    at_least: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("speedup", "quality", "at_least"):
-            if isinstance(value := getattr(self, name), np.generic):
-                object.__setattr__(self, name, value.item())
-        if sum((self.speedup is not None, self.quality is not None, self.front)) != 1:
-            raise ConfigError("tune() needs either speedup= or quality= (or front=True): pass one of them.")
-        if self.quality is not None and not is_number(self.quality):
-            raise ConfigError(
-                f"quality={self.quality!r}: give a PSNR in dB, such as 35.0, or what objective= measures."
-            )
-        if self.at_least is not None and self.quality is None:
-            raise ConfigError("at_least= is the share of samples that keep a quality: pass quality= as well.")
-        if self.at_least is not None and not (is_number(self.at_least) and 0 < self.at_least < 1):
-            raise ConfigError(f"at_least={self.at_least!r}: give a share above 0 and below 1, such as 0.9.")
-        if self.speedup is not None and not (is_number(self.speedup) and self.speedup >= 1):
-            raise ConfigError(f"speedup must be a number >= 1 and finite, not {self.speedup!r}.")
-
-    @property
-    def share(self) -> float:
-        """Of the samples that must keep the quality."""
-        return AT_LEAST if self.at_least is None else self.at_least
-
-    def as_json(self) -> dict[str, Any]:
-        """What the artifact says that it was made for."""
-        if self.quality is not None:
-            return {"quality": self.quality, "at_least": self.share}
-        return {"speedup": self.speedup}
 
 
 def tune(
@@ -254,9 +209,7 @@ def _searched(tuner: Tuner, aim: Aim) -> tuple[Judged, str | None]:
 def _concluded(tuner: Tuner, best: Judged, stopped: str | None, aim: Aim, producer: dict[str, Any]) -> Found:
     """The artifact of the best proposal, with what was measured."""
     journal().stop_clock()
-    if stopped == "interrupted":
-        tuner.parts = tuner.parts._replace(verify=[])
-    figures = tuner.verified(best, aim.as_json())
+    figures = tuner.verified(best, aim, [] if stopped == "interrupted" else tuner.parts.verify)
     made, models = {**producer, **aim.as_json()}, models_of(tuner.task.pipe)
     for remark in (missed(made, figures), better_without(figures, unit_of(made))):
         if remark is not None and is_first():

@@ -9,14 +9,16 @@ from typing import Any
 from torch import Tensor
 
 from diffcache.config import CacheConfig
+from diffcache.profiling.recording.calling import Call
 from diffcache.profiling.recording.frozen import frozen
 from diffcache.profiling.recording.full_runs import FullRuns, Measure
 from diffcache.profiling.recording.journal import key_of
 from diffcache.profiling.recording.pictures import median_of, psnr
 from diffcache.profiling.recording.shares import SLACK, TooLittle
 from diffcache.profiling.searching.confirming import is_better
-from diffcache.profiling.tuning import calibrated, planned, searched  # noqa: F401 (they register their engines)
-from diffcache.profiling.tuning.engine import ENGINES, Task, TuningEngine
+from diffcache.profiling.tuning.aim import Aim
+from diffcache.profiling.tuning.engine import Task, TuningEngine
+from diffcache.profiling.tuning.engines import ENGINES
 from diffcache.profiling.tuning.parts import Parts
 from diffcache.profiling.tuning.plain_steps import EVEN, FEWER, STEPS, steps_for
 from diffcache.profiling.tuning.promises import CONFIDENCE, fewest, least_share, needed, reached
@@ -145,14 +147,14 @@ class Tuner:
             self._known[key] = Judged(config, schedule.measured["compute_fraction"], values)
         return self._known[key]
 
-    def verified(self, best: Judged, aim: dict[str, Any]) -> dict[str, Any]:
+    def verified(self, best: Judged, aim: Aim, calls: list[Call]) -> dict[str, Any]:
         """What the artifact says of it: what it measures on each part, and what that promises.
 
         Args:
             best: the proposal that was chosen.
-            aim: {"speedup": s}, or {"quality": q, "at_least": share}.
+            aim: what it was chosen for.
+            calls: to verify it on; may be empty.
         """
-        share = aim.get("at_least", 0.9)
         figures: dict[str, Any] = {
             "compute_fraction": best.compute,
             "choose": _figures(best.values),
@@ -160,28 +162,28 @@ class Tuner:
         }
         if isinstance(best.config, ReplayConfig) and best.config.schedule.expected_error is not None:
             figures[EXPECTED_ERROR] = best.config.schedule.expected_error
-        if not self.parts.verify:
+        if not calls:
             return figures
-        runs = FullRuns(self.task.pipe, self.parts.verify, self.measure)
+        runs = FullRuns(self.task.pipe, calls, self.measure)
         values = runs.measures(best.config)
         figures["verify"] = {
             **_figures(values),
             "confidence": CONFIDENCE,
-            f"{share:.0%} reach": _rounded(reached(values, share)),
+            f"{aim.share:.0%} reach": _rounded(reached(values, aim.share)),
         }
-        if "quality" in aim:
-            count, of = int((values >= aim["quality"]).sum()), len(values)
+        if aim.quality is not None:
+            count, of = int((values >= aim.quality).sum()), len(values)
             promised = least_share(count, of)
             figures["verify"] |= {
                 "kept": count,
                 "least share that keeps it": _rounded(promised),
-                "holds": promised >= share,
-                "samples that could show it": fewest(share),
+                "holds": promised >= aim.share,
+                "samples that could show it": fewest(aim.share),
             }
         if 1 / self.ticks <= best.compute < 1:
             even = EvenConfig(speedup=1 / best.compute)
             figures["verify"][EVEN] = _figures(runs.measures(even))
-        steps = steps_for(self.task.pipe, self.parts.verify[0], best.compute)
+        steps = steps_for(self.task.pipe, calls[0], best.compute)
         if steps is not None:
             figures["verify"][FEWER] = {STEPS: steps, **_figures(runs.with_steps(steps))}
         return figures

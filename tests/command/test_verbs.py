@@ -15,7 +15,7 @@ from diffcache import CacheConfig, ConfigError, EasyCacheConfig, Schedule, compa
 from diffcache.command.main import VERBS, main
 from diffcache.command.tune import command as tune_verb
 from diffcache.command.wording import in_words_of
-from diffcache.profiling.tuning.tune import ENGINES
+from diffcache.profiling.tuning.engines import ENGINES
 from diffcache.schedulers.schedule import Schedule as Made
 
 

@@ -12,7 +12,7 @@ from support.searches.flux_calls import FLUX, flux_calls
 
 from diffcache import tune
 from diffcache.profiling.tuning import searched
-from diffcache.profiling.tuning.tune import ENGINES
+from diffcache.profiling.tuning.engines import ENGINES
 
 STEPS = 6
 LONGER = {"teacache": 8, "dpcache": 10}

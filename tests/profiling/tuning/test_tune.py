@@ -18,10 +18,11 @@ from diffcache import Schedule, accelerate, report, tune
 from diffcache.profiling.recording.journal import Journal, journaling
 from diffcache.profiling.recording.pictures import relative_errors
 from diffcache.profiling.recording.shares import TooLittle
+from diffcache.profiling.tuning.aim import Aim
 from diffcache.profiling.tuning.artifact import TUNE, missed
 from diffcache.profiling.tuning.engine import Task
+from diffcache.profiling.tuning.engines import ENGINES
 from diffcache.profiling.tuning.parts import three_parts
-from diffcache.profiling.tuning.tune import ENGINES, Aim
 from diffcache.profiling.tuning.tuner import Judged, Tuner
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
@@ -115,7 +116,8 @@ def test_the_error_that_is_expected_of_a_schedule_is_the_one_that_was_measured_w
         expected = median(relative_errors(pictures, full).tolist())
         assert judged.config.schedule.expected_error == pytest.approx(expected) != 0
         assert (
-            found.verified(judged, {"speedup": 2})["expected_error"] == judged.config.schedule.expected_error
+            found.verified(judged, Aim(speedup=2), found.parts.verify)["expected_error"]
+            == judged.config.schedule.expected_error
         )
 
 
