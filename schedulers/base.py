@@ -17,7 +17,7 @@ class CacheScheduler(ABC):
     """
 
     adaptive = False
-    """Whether it measures a signal, once there is enough history."""
+    """Whether it needs numbers from the device before it decides (`measure`), once there is enough history."""
 
     by_site = True
     """Whether its decision may depend on the site. If not, it depends on the tick and the age of the stored features alone.
@@ -60,9 +60,9 @@ class CacheScheduler(ABC):
         cls.keeps_tensors = cls.held is not CacheScheduler.held
 
     def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
-        """The signal at this tick, some fp32 numbers on the latents' device; None without history, and for static schedulers.
+        """What is to be read from the device before this tick's decision, fp32 numbers on the latents' device: a signal, or what `compared` was given.
 
-        This must not read the device: the engine reads all signals of a tick at once.
+        None without history, and for static schedulers. This must not read the device: the engine reads all numbers of a tick at once.
         """
         return None
 

@@ -38,7 +38,7 @@ class Observer:
         """
 
     def measured(self, denoiser: str, step: Step, signal: Sequence[float]) -> None:
-        """The method's signal at a tick, one number for each stream."""
+        """What the cache scheduler has read from the device at a tick (`CacheScheduler.measure`)."""
 
     def predicted(
         self,

@@ -202,7 +202,7 @@ class Run:
             stack.callback(self.engines.clear)
             for engine in reversed(self.engines.values()):
                 stack.callback(engine.close)
-            self._note_change_of_scale()
+            self._note_change_of_scale()  # first: engines that close then give no expected error
             self._note_length()
             obstacle = self._obstacle_of_hindsight()
             if obstacle is not None:
@@ -243,8 +243,6 @@ class Run:
             return
         self._guidance, self.record.amplification = guidance, guidance.shown
         clipped = self.timetable.run_clipped_influence(self._guidance.counted)
-        before = watch.config.remark(watch.facts)
-        self.record.remarks = [remark for remark in self.record.remarks if remark != before]
         watch.facts = replace(watch.facts, guidance=self._guidance, clipped_influence=clipped)
         watch.engine.choose_anew(choices_of(watch.config, watch.facts))
         hindsight = watch.engine.step_hindsight
@@ -255,7 +253,9 @@ class Run:
         """What the method has chosen."""
         self.record.predictor = engine.describe()
         remark = config.remark(facts)
-        self.record.remarks += [remark] if remark is not None else []
+        self.record.remarks.pop(engine.name, None)
+        if remark is not None:
+            self.record.remarks[engine.name] = remark
 
     def _facts(self, served: Served, call: Call) -> RunFacts:
         module, times = served.module, self.timetable

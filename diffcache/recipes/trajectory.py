@@ -19,7 +19,7 @@ from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.interval import Interval
 from diffcache.trajectory.control import ExpectedErrorControl, first_speedup, percent
-from diffcache.trajectory.following import ExpectedOf, PlannedTicks, PredictionError, of_usual_contrast
+from diffcache.trajectory.following import ExpectedOf, PlannedTicks, PredictionError, usual_contrast_factor
 from diffcache.trajectory.known import Course, Known, Matrix
 from diffcache.trajectory.plan import HELD, TrajectoryPlan
 from diffcache.trajectory.prior import Prior, universal
@@ -148,12 +148,12 @@ class TrajectoryConfig(BudgetedConfig):
     def scheduler(self, run: RunFacts) -> CacheScheduler:
         if run.num_ticks is None or not (self.speedup or self.threshold):
             return Interval(math.ceil(self.speedup or (2 if self.threshold else 1)))
-        expected, of_velocities = self._prediction_error(run), self._of_velocities(run)
+        expected, in_velocities = self._prediction_error(run), self._in_velocities(run)
         if self.speedup is not None:
-            return PlannedTicks(self.plan(run, self.speedup), expected, self._expected_of(run), of_velocities)
+            return PlannedTicks(self.plan(run, self.speedup), expected, self._expected_of(run), in_velocities)
         plans = cache(partial(self.plan, run))
         return ExpectedErrorControl(
-            run.num_ticks, plans, expected, self._expected_of(run), self.threshold, of_velocities
+            run.num_ticks, plans, expected, self._expected_of(run), self.threshold, in_velocities
         )
 
     def remark(self, run: RunFacts) -> str | None:
@@ -161,7 +161,7 @@ class TrajectoryConfig(BudgetedConfig):
         if most is None or self.speedup is None:
             return None
         plan = self.plan(run, self.speedup)
-        expected = plan.expected * of_usual_contrast(self._of_velocities(run))
+        expected = plan.expected * usual_contrast_factor(self._in_velocities(run))
         most = max(most, len(plan.ticks))  # a longer warm-up goes beyond the speed-up
         if run.adds_noise or expected <= WORTH_COMPARING or self.max_consecutive_reuses is not None:
             return None
@@ -198,9 +198,9 @@ class TrajectoryConfig(BudgetedConfig):
         if self.speedup is not None:
             return self.plan(run, self.speedup)
         plans = partial(self.plan, run)
-        return plans(first_speedup(plans, self.threshold, of_velocities=self._of_velocities(run)))
+        return plans(first_speedup(plans, self.threshold, in_velocities=self._in_velocities(run)))
 
-    def _of_velocities(self, run: RunFacts) -> bool:
+    def _in_velocities(self, run: RunFacts) -> bool:
         """Whether errors are told as fractions of the velocities, and not of the contrast of the result, because both are about as large.
 
         Latents' own are 1.45 times as large, and those of the pictures that are decoded from them 0.69 times as large as these (geometric mean over

@@ -1,6 +1,6 @@
 """What the engine records of a run while the run goes on."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -67,6 +67,32 @@ class Done(NamedTuple):
     extra: float = 0.0
 
 
+class Noted(NamedTuple):
+    """One call of a denoiser, as it is noted while the run goes on.
+
+    Attributes:
+        denoiser: its name.
+        batch: number of samples.
+        parameters: of the denoiser, at least 1.
+        sites: what was done at each.
+    """
+
+    denoiser: str
+    batch: int
+    parameters: int
+    sites: Sequence[Done]
+
+    @property
+    def tick(self) -> int:
+        """When it was called."""
+        return self.sites[0].step.tick
+
+    def records(self) -> Iterator[CallRecord]:
+        """A record for each site."""
+        for done in self.sites:
+            yield _record(self.denoiser, self.batch, self.parameters, done)
+
+
 class Passes(NamedTuple):
     """The calls at one tick.
 
@@ -85,7 +111,7 @@ class Passes(NamedTuple):
 
     @property
     def are_reused(self) -> bool:
-        """Whether nothing was computed."""
+        """Whether no call was computed as a whole; of some, some tokens may have been."""
         return bool(self.decisions) and not any(decision.computes for decision in self.decisions)
 
 
@@ -96,7 +122,7 @@ class RunRecord:
     Attributes:
         num_ticks: its expected number of ticks; None where nothing told.
         sigmas: the noise level of each tick; None where unknown.
-        observed: the noise scheduler has stepped, so that the end of a tick has been seen.
+        observed: the loop has told when ticks end or begin: its noise scheduler has stepped, or `begin_step` was called.
         cache_bytes: the most bytes that were held at once on the device that computes.
         host_bytes: the most bytes that were held at once in host memory.
         held: for each denoiser the bytes held now, on the device and in host memory.
@@ -109,7 +135,7 @@ class RunRecord:
         guidance_changed: the scale of guidance changed during a hand-written run: the report gives no expected error.
         predictor: description of the predictor.
         notes: what the user should know: what was done to keep to `max_cache_bytes`, why there is no hindsight.
-        remarks: what the method says of its reuse; it holds only where something was reused.
+        remarks: for each denoiser what the method says of its reuse, if anything; it holds only where something was reused.
         expected_error: of the result, root mean square, as a fraction of its contrast; None where nothing is expected.
         errors: (tick, last computed tick before it, errors) for computed ticks of the leading branch, where the whole
             denoiser is cached. The errors are those of reusing the tick instead, by mark, as fractions of the output.
@@ -130,10 +156,10 @@ class RunRecord:
     guidance_changed: bool = False
     predictor: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
+    remarks: dict[str, str] = field(default_factory=dict)
     expected_error: float | None = None
     errors: list[tuple[int, int, dict[str, float]]] = field(default_factory=list)
-    _noted: list[tuple[str, int, int, Sequence[Done]]] = field(default_factory=list, init=False, repr=False)
+    _noted: list[Noted] = field(default_factory=list, init=False, repr=False)
     _made: tuple[int, list[CallRecord]] = field(
         default_factory=lambda: (0, []), init=False, repr=False, compare=False
     )
@@ -146,35 +172,30 @@ class RunRecord:
             batch: number of samples.
             done: for each site.
         """
-        self._noted.append((denoiser, batch, max(self.parameters.get(denoiser, 1), 1), done))
+        self._noted.append(Noted(denoiser, batch, max(self.parameters.get(denoiser, 1), 1), done))
 
     @property
     def calls(self) -> list[CallRecord]:
         """Every call of a denoiser and of its sites, in order. Made when it is read, to cost the run no time."""
         noted = list(self._noted)
         if self._made[0] != len(noted):
-            made = [
-                _record(name, batch, parameters, done)
-                for name, batch, parameters, sites in noted
-                for done in sites
-            ]
-            self._made = len(noted), made
+            self._made = len(noted), [call for one in noted for call in one.records()]
         return self._made[1]
 
     def passes_at(self, tick: int) -> Passes:
-        """What was called at the newest tick."""
-        newest = [*takewhile(lambda noted: noted[-1][0].step.tick == tick, reversed(self._noted))]
-        verdicts = (verdict for *_, done in newest for one in done for verdict in one.verdicts)
-        calls = tuple((name, done[0].step.branch, batch) for name, batch, _, done in newest)
+        """What was called at a tick, if it is the newest."""
+        newest = [*takewhile(lambda noted: noted.tick == tick, reversed(self._noted))]
+        verdicts = (verdict for noted in newest for done in noted.sites for verdict in done.verdicts)
+        calls = tuple((noted.denoiser, noted.sites[0].step.branch, noted.batch) for noted in newest)
         return Passes(calls, frozenset(verdict.decision for verdict in verdicts))
 
     def reused_ticks(self) -> set[int]:
         """Ticks at which something was reused."""
         return {
-            one.step.tick
-            for *_, done in self._noted
-            for one in done
-            if not all(verdict.decision.computes for verdict in one.verdicts)
+            done.step.tick
+            for noted in self._noted
+            for done in noted.sites
+            if not all(verdict.decision.computes for verdict in done.verdicts)
         }
 
     def marks(self) -> dict[str, dict[str, str]]:
@@ -203,10 +224,7 @@ class RunRecord:
 
     def share_since(self, first: int) -> float:
         """The share of the work that was computed in the calls from `first` on: 0 where all was reused, 1 without a call."""
-        noted = self._noted[first:]
-        calls = [_record(name, batch, size, each) for name, batch, size, done in noted for each in done]
-        total = sum(call.weight for call in calls)
-        return sum(call.cost for call in calls) / total if total else 1.0
+        return share_of([call for noted in self._noted[first:] for call in noted.records()])
 
     def as_dict(self) -> dict[str, Any]:
         """The public attributes and the calls, as JSON can hold them."""
@@ -234,6 +252,12 @@ class RunRecord:
         on_device, in_host_memory = map(sum, zip(*self.held.values(), strict=True))
         self.cache_bytes = max(self.cache_bytes, on_device)
         self.host_bytes = max(self.host_bytes, in_host_memory)
+
+
+def share_of(calls: Sequence[CallRecord]) -> float:
+    """The share of the calls' work that was computed; 1 without a call."""
+    total = sum(call.weight for call in calls)
+    return sum(call.cost for call in calls) / total if total else 1.0
 
 
 def _record(denoiser: str, batch: int, parameters: int, done: Done) -> CallRecord:

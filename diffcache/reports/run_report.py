@@ -10,7 +10,7 @@ from torch import Tensor
 
 from diffcache.reports.freezing import frozen
 from diffcache.reports.nothing_reused import counted, ended_early, why_nothing_was_reused
-from diffcache.reports.records import MIXED, CallRecord, RunRecord
+from diffcache.reports.records import MIXED, CallRecord, RunRecord, share_of
 from diffcache.reports.timeline import draw_timeline, timeline_svg
 from diffcache.schedulers.artifact import json_text
 from diffcache.schedulers.schedule import EXPECTED_ERROR, Schedule
@@ -93,8 +93,7 @@ class RunReport:
     @property
     def compute_fraction(self) -> float:
         """The share of the work that was computed, calls weighted by samples and parameters; 1.0 before any run."""
-        total = sum(call.weight for call in self.calls)
-        return sum(call.cost for call in self.calls) / total if total else 1.0
+        return share_of(self.calls)
 
     @property
     def speedup(self) -> float:
@@ -158,7 +157,9 @@ class RunReport:
             return [f"nothing was reused: {NOT_OBSERVED}"]
         unused = all(call.computed == 1 for call in self.calls)
         found = [
-            note for record in self.records for note in (*(() if unused else record.remarks), *record.notes)
+            note
+            for record in self.records
+            for note in (*(() if unused else record.remarks.values()), *record.notes)
         ]
         noted = dict.fromkeys(found if self._is_finite else [NOT_FINITE, *found])
         if unused:

@@ -14,7 +14,7 @@ from diffcache.trajectory.following import (
     PlanFollower,
     PredictionError,
     mean_surprise,
-    of_usual_contrast,
+    usual_contrast_factor,
 )
 from diffcache.trajectory.plan import TrajectoryPlan
 
@@ -64,16 +64,16 @@ def cheapest(plans: Callable[[float], TrajectoryPlan], scale: float, threshold: 
 
 
 def first_speedup(
-    plans: Callable[[float], TrajectoryPlan], threshold: float, *, of_velocities: bool
+    plans: Callable[[float], TrajectoryPlan], threshold: float, *, in_velocities: bool
 ) -> float:
     """The speed-up of the plan that a run with a threshold begins with.
 
     Args:
         plans: the plan for a speed-up.
         threshold: see `ExpectedErrorControl`.
-        of_velocities: see `PlanFollower`.
+        in_velocities: see `PlanFollower`.
     """
-    return cheapest(plans, TYPICAL * of_usual_contrast(of_velocities), threshold)
+    return cheapest(plans, TYPICAL * usual_contrast_factor(in_velocities), threshold)
 
 
 def percent(expected: float) -> str:
@@ -89,7 +89,7 @@ class ExpectedErrorControl(PlanFollower):
     Args:
         num_ticks: length of the run.
         plans: the plan for a speed-up.
-        prediction_error, expected_of, of_velocities: see `PlanFollower`.
+        prediction_error, expected_of, in_velocities: see `PlanFollower`.
         threshold: bound on `TYPICAL` times the expected error of the result, root mean square, as a fraction of its contrast.
     """
 
@@ -103,16 +103,16 @@ class ExpectedErrorControl(PlanFollower):
         prediction_error: PredictionError,
         expected_of: ExpectedOf,
         threshold: float,
-        of_velocities: bool = False,
+        in_velocities: bool = False,
     ) -> None:
         self.threshold = threshold
         self._num_ticks = num_ticks
         self._plans = plans
-        self._speedup = first_speedup(plans, threshold, of_velocities=of_velocities)
-        super().__init__(plans(self._speedup), prediction_error, expected_of, of_velocities)
+        self._speedup = first_speedup(plans, threshold, in_velocities=in_velocities)
+        super().__init__(plans(self._speedup), prediction_error, expected_of, in_velocities)
         self._newest: int | None = None
         self._computed = set[int]()
-        self._planned_with = self.of_contrast
+        self._planned_with = self.contrast_factor
         self._went_denser = False
 
     def compared(self, past: Sequence[Moment], at: Moment, squares: Tensor) -> None:
@@ -121,7 +121,7 @@ class ExpectedErrorControl(PlanFollower):
         self._computed |= {moment.tick for moment in (at, *past)}
 
     def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
-        return self._unread[0][1] if self._unread else None
+        return self._unread[0][1] if self._unread else None  # the oldest; `decide` takes it in
 
     def decide(self, step: Step, signal: Sequence[float] | None) -> Decision:
         # Nothing has been compared yet: the tick before was this denoiser's first one, or the first since all was forgotten.
@@ -148,7 +148,7 @@ class ExpectedErrorControl(PlanFollower):
 
     def _follow_denser(self) -> None:
         """Where the last errors are larger than the plan was made with, or the contrast of the result is smaller."""
-        recent = mean_surprise(self._logs[-RECENT:]) * self.of_contrast
+        recent = mean_surprise(self._logs[-RECENT:]) * self.contrast_factor
         if recent > OFF * self._planned_with:
             self._planned_with, self._went_denser, before = recent, True, self._speedup
             self._speedup = cheapest(self._plans, TYPICAL * recent, self.threshold)

@@ -18,7 +18,7 @@ have, whose contrast is about 1. Pictures in pixels have less: there it is 2 to 
 LATE = math.pi / 4
 """Below this angle a sample shows the contrast of the result, within about 10 %."""
 
-FORETOLD = 2
+MADE_UP_ERRORS = 2
 """The mean counts this many made-up errors of exactly the expected size, so that one measurement does not decide."""
 
 PredictionError = Callable[[Sequence[int], int], float]
@@ -38,7 +38,7 @@ class PlanFollower(CacheScheduler):
         followed: the plan.
         prediction_error: the expected error of a prediction.
         expected_of: the error of the result.
-        of_velocities: errors are told as fractions of the velocities, not of the contrast of the result.
+        in_velocities: errors are told as fractions of the velocities, not of the contrast of the result.
     """
 
     compares = (Decision.PREDICT,)
@@ -48,12 +48,12 @@ class PlanFollower(CacheScheduler):
         followed: TrajectoryPlan,
         prediction_error: PredictionError,
         expected_of: ExpectedOf,
-        of_velocities: bool = False,
+        in_velocities: bool = False,
     ) -> None:
         self._followed = followed
         self._prediction_error = prediction_error
         self._expected_of = expected_of
-        self._of_velocities = of_velocities
+        self._in_velocities = in_velocities
         self._unread: list[tuple[list[Moment], Tensor]] = []
         self._sizes = list[float]()
         self._logs = list[float]()
@@ -73,13 +73,13 @@ class PlanFollower(CacheScheduler):
                 self.take_in(moments, squares)
             self._unread = []
         expected = self._expected_of(computed)  # guards may have computed ticks that were to be reused
-        return expected and self.surprise * expected * self.of_contrast
+        return expected and self.surprise * expected * self.contrast_factor
 
     @property
-    def of_contrast(self) -> float:
+    def contrast_factor(self) -> float:
         """What turns an error as a fraction of the velocities into one of the result, as a fraction of its contrast."""
-        if self._of_velocities or self._contrast is None or not self._sizes:
-            return of_usual_contrast(self._of_velocities)
+        if self._in_velocities or self._contrast is None or not self._sizes:
+            return usual_contrast_factor(self._in_velocities)
         return math.sqrt(sum(self._sizes) / len(self._sizes)) / self._contrast
 
     def take_in(self, moments: Sequence[Moment], squares: Sequence[float]) -> None:
@@ -89,8 +89,8 @@ class PlanFollower(CacheScheduler):
             moments: of computed ticks, newest first; at the newest of them it was measured.
             squares: see `CacheScheduler.compared`.
         """
-        *of_velocities, variance = squares
-        self.learn([moment.tick for moment in moments], of_velocities)
+        *errors, variance = squares
+        self.learn([moment.tick for moment in moments], errors)
         self._contrast = contrast_at(moments[0], variance) or self._contrast
 
     @property
@@ -128,9 +128,9 @@ class PlannedTicks(PlanFollower):
         return Decision.COMPUTE if step.tick in self._followed.ticks else Decision.PREDICT
 
 
-def of_usual_contrast(of_velocities: bool) -> float:
+def usual_contrast_factor(in_velocities: bool) -> float:
     """What turns errors as fractions of the velocities into those of the result, as fractions of its contrast, before anything is measured."""
-    return 1.0 if of_velocities else USUAL
+    return 1.0 if in_velocities else USUAL
 
 
 def contrast_at(moment: Moment, variance: float) -> float | None:
@@ -148,5 +148,5 @@ def contrast_at(moment: Moment, variance: float) -> float | None:
 
 
 def mean_surprise(logs: Sequence[float]) -> float:
-    """The geometric mean of measured over expected errors, from their logarithms, with `FORETOLD` ones counted in."""
-    return math.exp(sum(logs) / (len(logs) + FORETOLD))
+    """The geometric mean of measured over expected errors, from their logarithms, with `MADE_UP_ERRORS` ones counted in."""
+    return math.exp(sum(logs) / (len(logs) + MADE_UP_ERRORS))

@@ -18,7 +18,7 @@ from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.moments import Moment, signal_and_noise
 from diffcache.schedulers.steps import Decision, Step
 from diffcache.trajectory.control import ENOUGH, OFF, SPEEDUPS, TYPICAL, ExpectedErrorControl, cheapest
-from diffcache.trajectory.following import FORETOLD, USUAL, PlanFollower, PlannedTicks, contrast_at
+from diffcache.trajectory.following import MADE_UP_ERRORS, USUAL, PlanFollower, PlannedTicks, contrast_at
 from diffcache.trajectory.plan import TrajectoryPlan
 from diffcache.trajectory.result_error import WINDOW, Trust
 
@@ -31,14 +31,14 @@ def plan(speedup: float) -> TrajectoryPlan:
     return TrajectoryPlan(ticks, Trust(1e-3, 0.0), 0.0 if speedup == 1 else speedup / 100)
 
 
-def control(threshold: float, expected: float = 0.1, of_velocities: bool = True) -> ExpectedErrorControl:
-    return ExpectedErrorControl(TICKS, plan, lambda past, at: expected, reused_in, threshold, of_velocities)
+def control(threshold: float, expected: float = 0.1, in_velocities: bool = True) -> ExpectedErrorControl:
+    return ExpectedErrorControl(TICKS, plan, lambda past, at: expected, reused_in, threshold, in_velocities)
 
 
-def planned_ticks(of_velocities: bool = True) -> PlannedTicks:
+def planned_ticks(in_velocities: bool = True) -> PlannedTicks:
     """They compute ticks 0, 4 and 8, and expect an error of 0.01 of the result."""
     followed = TrajectoryPlan((0, 4, 8), Trust(1e-3, 0.0), 0.01)
-    return PlannedTicks(followed, lambda past, at: 0.1, lambda computed: 0.01, of_velocities)
+    return PlannedTicks(followed, lambda past, at: 0.1, lambda computed: 0.01, in_velocities)
 
 
 def reused_in(ticks: Sequence[int]) -> float:
@@ -122,7 +122,7 @@ def test_a_run_that_goes_over_to_computing_everything_says_why() -> None:
 @pytest.mark.parametrize(("times", "denser"), [(0.95, False), (1.05, True)])
 def test_they_are_larger_by_a_factor(times: float, denser: bool) -> None:
     made = control(TYPICAL * 0.04)
-    error = 0.1 * (times * OFF) ** (1 + FORETOLD)  # one error beside those that were foretold
+    error = 0.1 * (times * OFF) ** (1 + MADE_UP_ERRORS)  # one error beside those that were foretold
     made.compared([Moment(0)], Moment(4), torch.tensor(squares(error)))
     decisions = [asked(made, tick) for tick in range(5, 9)]
     assert (decisions.index(Decision.COMPUTE) < 3) is denser
@@ -166,7 +166,7 @@ def test_errors_of_ticks_that_guards_computed_count_and_so_does_the_last_one() -
     assert made.measure([]) is None
     made.compared([Moment(3)], Moment(7), torch.tensor(squares(0.4)))
     assert made.expected_error([0]) > 0
-    assert made.surprise == pytest.approx(4 ** (4 / (4 + FORETOLD)))
+    assert made.surprise == pytest.approx(4 ** (4 / (4 + MADE_UP_ERRORS)))
 
 
 def measured(errors: Sequence[float]) -> ExpectedErrorControl:
@@ -181,7 +181,7 @@ def measured(errors: Sequence[float]) -> ExpectedErrorControl:
 
 def test_surprise_is_measured_over_expected_errors_where_expected_ones_count_as_well() -> None:
     errors = [9.0, 1.0, 2.0, 4.0, 8.0]
-    assert measured(errors).surprise == pytest.approx((90 * 10 * 20 * 40 * 80) ** (1 / (5 + FORETOLD)))
+    assert measured(errors).surprise == pytest.approx((90 * 10 * 20 * 40 * 80) ** (1 / (5 + MADE_UP_ERRORS)))
     assert measured([0.1]).surprise == pytest.approx(1)
 
 
@@ -191,7 +191,7 @@ def test_an_error_of_nothing_says_nothing(nothing: tuple[float, float]) -> None:
     made.learn([1, 0], nothing)
     assert made.surprise == 1
     made.learn([2, 1, 0], squares(0.4)[:2])
-    assert made.surprise == pytest.approx(4 ** (1 / (1 + FORETOLD)))
+    assert made.surprise == pytest.approx(4 ** (1 / (1 + MADE_UP_ERRORS)))
 
 
 @pytest.mark.parametrize("broken", [(1.0, math.inf), (math.inf, math.inf), (math.nan, math.nan)])
@@ -232,13 +232,13 @@ def test_an_early_sample_shows_no_contrast_and_neither_does_one_with_less_varian
 
 
 def test_an_error_is_expected_as_a_fraction_of_the_contrast_that_was_measured() -> None:
-    made, late = planned_ticks(of_velocities=False), Moment(8, angle=0.0)
-    assert made.of_contrast == USUAL
+    made, late = planned_ticks(in_velocities=False), Moment(8, angle=0.0)
+    assert made.contrast_factor == USUAL
     made.take_in([Moment(4), Moment(0)], [4.0, 0.0, 5.0])  # an early sample
-    assert made.of_contrast == USUAL
+    assert made.contrast_factor == USUAL
     made.take_in([late, Moment(4), Moment(0)], [2.0, 0.0, 0.09])
-    assert made.of_contrast == pytest.approx(math.sqrt(3) / 0.3)
-    assert made.expected_error([0, 4, 8]) == pytest.approx(0.01 * made.of_contrast)
+    assert made.contrast_factor == pytest.approx(math.sqrt(3) / 0.3)
+    assert made.expected_error([0, 4, 8]) == pytest.approx(0.01 * made.contrast_factor)
     of_pictures = planned_ticks()
     of_pictures.take_in([late, Moment(4), Moment(0)], [2.0, 0.0, 0.09])
     assert of_pictures.expected_error([0, 4, 8]) == 0.01
@@ -247,7 +247,7 @@ def test_an_error_is_expected_as_a_fraction_of_the_contrast_that_was_measured() 
 def test_a_run_whose_result_has_little_contrast_goes_on_with_a_denser_plan() -> None:
     ticks = {}
     for contrast in (1.0, 0.2):
-        made, ticks[contrast] = control(0.16, of_velocities=False), [0]
+        made, ticks[contrast] = control(0.16, in_velocities=False), [0]
         for tick in range(1, TICKS):
             if asked(made, tick) is Decision.COMPUTE:
                 past = [Moment(t) for t in reversed(ticks[contrast][-4:])]
@@ -463,5 +463,7 @@ def test_what_planned_ticks_measured_is_read_at_the_end_and_once() -> None:
         made.compared([Moment(tick) for tick in past], Moment(past[0] + 4), torch.tensor(squares(error)))
     assert [held.tolist() for held in made.held()] == [squares(9.0), squares(4000.0)]
     for _ in range(2):
-        assert made.expected_error([0, 4, 8]) == pytest.approx(0.01 * (90 * 40_000) ** (1 / (2 + FORETOLD)))
+        assert made.expected_error([0, 4, 8]) == pytest.approx(
+            0.01 * (90 * 40_000) ** (1 / (2 + MADE_UP_ERRORS))
+        )
     assert [*made.held()] == []
