@@ -15,7 +15,7 @@ from diffcache.profiling.calibrating.teacache import calibrate_teacache
 from diffcache.profiling.calibrating.threshold import HALVINGS, calibrate_threshold
 from diffcache.profiling.recording.record import recorded
 from diffcache.profiling.recording.recording import Recording
-from diffcache.profiling.recording.shares import TooLittle, ticks_for
+from diffcache.profiling.recording.shares import SLACK, TooLittle, ticks_for
 from diffcache.profiling.tuning.engine import TuningEngine, engine
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.errors import ScheduleError
@@ -64,7 +64,7 @@ class ProfilingDiTEngine(TuningEngine):
         for interval in INTERVALS:
             schedule = calibrate_profilingdit(self.task.pipe, self.task.calls, interval=interval)
             least = min(least, schedule.measured["compute_fraction"])
-            if schedule.measured["compute_fraction"] <= compute + 1e-9:
+            if schedule.measured["compute_fraction"] <= compute + SLACK:
                 yield ReplayConfig(schedule=schedule)
                 return
         raise TooLittle(
@@ -87,7 +87,7 @@ class DPCacheEngine(TuningEngine):
         for count in range(ticks_for(compute, self.task.ticks), 0, -1):
             share = count / self.task.ticks
             schedule = dpcache.schedule_on(self.task.pipe, self.task.calls[0], self.costs, share)
-            if schedule.measured["compute_fraction"] <= compute + 1e-9:
+            if schedule.measured["compute_fraction"] <= compute + SLACK:
                 yield ReplayConfig(schedule=schedule)
                 return
 

@@ -10,9 +10,10 @@ from typing import Any, ClassVar, TypeVar
 from diffcache.config import CacheConfig
 from diffcache.profiling.recording.calling import Call
 from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.steps import MODEL
 
-MODEL_SITE, INNER_SITE = "model", "sub-layer"
-"""What is cached where nothing else is asked for: the whole denoiser, or each attention and feed-forward."""
+INNER_SITE = "sub-layer"
+"""What engines that cannot cache the whole denoiser cache where nothing else is asked for: each attention and feed-forward."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class TuningEngine(ABC):
 
     Attributes:
         fitted: calls that it fits on, at most.
-        inner: whether it can work on sites inside the denoiser, and whether on the whole denoiser.
+        whole, inner: whether it can work on the whole denoiser, and whether on sites inside it.
         adaptive: its methods decide in the run, so they are saved as configs and not as schedules.
         confirms: a later proposal replaces an earlier one only if it is better on more samples than chance explains.
         proposals: how many it proposes for a share, at most.
@@ -60,12 +61,12 @@ class TuningEngine(ABC):
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        sites = task.sites or (MODEL_SITE if self.whole else INNER_SITE)
-        if sites == MODEL_SITE and not self.whole:
+        sites = task.sites or (MODEL if self.whole else INNER_SITE)
+        if sites == MODEL and not self.whole:
             raise ConfigError(
                 f"{self.name()} works inside the denoiser: pass sites='sub-layer', or leave it out."
             )
-        if sites != MODEL_SITE and not self.inner:
+        if sites != MODEL and not self.inner:
             raise ConfigError(f"{self.name()} chooses its sites itself: leave sites= out.")
         self.sites = sites
 

@@ -18,10 +18,11 @@ from diffcache.profiling.searching.probing import probed
 from diffcache.profiling.searching.routing import routed, train_router
 from diffcache.profiling.searching.scoring import Scorer
 from diffcache.profiling.searching.space import EXTRAPOLATE, HOLD, Space
-from diffcache.profiling.tuning.engine import MODEL_SITE, TuningEngine, engine
+from diffcache.profiling.tuning.engine import TuningEngine, engine
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.search.evolution import Evolution
 from diffcache.schedulers.search.harmonica import Training
+from diffcache.schedulers.steps import MODEL
 
 REPAIRED = (0, 1, 2, 5)
 """How many feed-forwards BAC's Bubbling Union repairs. Published: 3 and 5."""
@@ -52,8 +53,8 @@ class DynamicProgramming(TuningEngine):
     @cached_property
     def recorded_space(self) -> Space:
         """The space without probes."""
-        predictor = {**EXTRAPOLATE, "hindsight": True} if self.sites == MODEL_SITE else HOLD
-        metric: Metric = "l1" if self.sites == MODEL_SITE else "l2"
+        predictor = {**EXTRAPOLATE, "hindsight": True} if self.sites == MODEL else HOLD
+        metric: Metric = "l1" if self.sites == MODEL else "l2"
         recording = recorded(
             self.task.pipe, self.task.calls, sites=self.sites, basis=predictor["basis"], metric=metric
         )
@@ -62,12 +63,12 @@ class DynamicProgramming(TuningEngine):
     @cached_property
     def space(self) -> Space:
         """The space with its response to the probes."""
-        each = self.sites != MODEL_SITE
+        each = self.sites != MODEL
         return broadcast(probed(self.task.pipe, self.task.calls, self.recorded_space, each_site=each))
 
     def planned(self, compute: float) -> list[Tensor]:
         """Tables, bool [T, S], of each variant; they agree where the only site is the whole denoiser."""
-        variants = ["shared"] if self.sites == MODEL_SITE else list(VARIANTS)
+        variants = ["shared"] if self.sites == MODEL else list(VARIANTS)
         found = [dynamic_programming(self.space, compute, variant) for variant in variants]
         return [schedule.decisions[:, 0] for schedule in found]
 
@@ -80,7 +81,7 @@ class DynamicProgramming(TuningEngine):
         return ReplayConfig(schedule=self.space.schedule(table, {}))
 
     def fit_renders(self) -> int:
-        inner = self.sites != MODEL_SITE
+        inner = self.sites != MODEL
         probes = self.task.ticks - 1 + (len(self.recorded_space.sites) if inner else 0)
         return (2 + probes) * len(self.task.calls)
 

@@ -13,13 +13,7 @@ GRID = 10_000
 """Steps of the budget in the dynamic programme; prices are rounded up to them where they have no larger common divisor."""
 
 
-def allocate(
-    drifts: Tensor,
-    prices: Sequence[int],
-    budget: int,
-    longest: int | None = None,
-    weights: Tensor | None = None,
-) -> Tensor:
+def allocate(drifts: Tensor, prices: Sequence[int], budget: int) -> Tensor:
     """The table, bool [T, S], of least total drift within a budget.
 
     `Partitions` has the best schedule of each site for every number of computed ticks. This chooses the number of each site,
@@ -31,28 +25,21 @@ def allocate(
         drifts: [S, T, T]; entry [s, a, t] is the error of site s at t if the feature of a is held.
         prices: cost of computing each site once, in whole MACs or any other unit.
         budget: cost of the whole run, in the same unit.
-        longest: the longest group in ticks; None: T. The work is O(S T^2 longest).
-        weights: [S], how much the drift of each site matters; None: all alike.
 
     Raises:
-        ConfigError: the budget does not pay for computing each site once (with `longest`, as often as that needs), or a price
-            is not positive.
+        ConfigError: the budget does not pay for computing each site once, or a price is not positive.
     """
     if min(prices) < 1:
         raise ConfigError("prices: each must be a positive whole number.")
     num_ticks = drifts.shape[-1]
-    weighted = drifts if weights is None else drifts * weights[:, None, None]
-    cuts = Partitions(weighted, num_ticks, longest=longest)
+    cuts = Partitions(drifts, num_ticks)
     unit = max(gcd(*prices), -(-budget // GRID))
     counts = torch.arange(1, num_ticks + 1)
     offers = [(counts * price + unit - 1) // unit for price in prices]
     groups = _choose(cuts.costs[:, 1:], offers, budget // unit)
     if groups is None:
-        fewest = -(-num_ticks // (longest or num_ticks))
-        least = unit * sum(int(offer[fewest - 1]) for offer in offers)
-        raise ConfigError(
-            f"budget: {budget} does not compute each site {fewest} times; give at least {least}."
-        )
+        least = unit * sum(int(offer[0]) for offer in offers)
+        raise ConfigError(f"budget: {budget} does not compute each site once; give at least {least}.")
     return cuts.table(groups)
 
 

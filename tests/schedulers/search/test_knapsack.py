@@ -8,7 +8,6 @@ from support.searches.walks import drifts, error_of, every_table
 
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.search import knapsack
-from diffcache.schedulers.search.drift import heads_of
 from diffcache.schedulers.search.knapsack import allocate
 
 
@@ -42,19 +41,6 @@ def test_the_knapsack_never_overspends_on_odd_prices(monkeypatch: pytest.MonkeyP
         table = allocate(drifts(5, 20), prices, budget)
         spent = int((table.sum(0) * torch.tensor(prices)).sum())
         assert 0.9 * budget < spent <= budget
-
-
-def test_a_weighted_site_computes_more_often() -> None:
-    drift = drifts(1, 12).expand(2, -1, -1)
-    even = allocate(drift, (1, 1), 12)
-    first = allocate(drift, (1, 1), 12, weights=torch.tensor([10.0, 1.0]))
-    assert even.sum(0).tolist() == [6, 6]
-    assert int(first[:, 0].sum()) > 6
-
-
-def test_no_group_is_longer_than_allowed() -> None:
-    table = allocate(drifts(2, 20), (1, 5), budget=40, longest=4)
-    assert (torch.arange(20).unsqueeze(1) - heads_of(table)).max() < 4
 
 
 def test_a_budget_below_one_tick_and_prices_that_are_not_positive_are_refused() -> None:
