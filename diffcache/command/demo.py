@@ -15,7 +15,7 @@ from torch import Tensor
 
 from diffcache.api import method_named
 from diffcache.attach.attach import set_aside
-from diffcache.command.options import Setting, with_method, with_setting
+from diffcache.command.options import NewFolder, Setting, with_method, with_setting
 from diffcache.config import CacheConfig
 from diffcache.evals.harness.fewer_steps import noise_schedulers, render_with_steps
 from diffcache.evals.harness.loop_time import ratio_in_turns
@@ -153,9 +153,7 @@ class _Shown:
 @click.option(
     "--rounds", type=click.IntRange(1), default=1, show_default=True, help="Pairs of renderings for each row."
 )
-@click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("outputs/demo"), show_default=True
-)
+@click.option("--out", type=NewFolder(), default=Path("outputs/demo"), show_default=True)
 @with_setting
 def command(
     setting: Setting,

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from diffcache.command.options import EXAMPLES, Setting, in_batches, with_method, with_setting
+from diffcache.command.options import EXAMPLES, NewFolder, Setting, in_batches, with_method, with_setting
 from diffcache.evals.evaluation.evaluate import RESULT, Evaluation, evaluate
 from diffcache.evals.harness.pipelines import Source
 from diffcache.evals.metrics.distribution import FEWEST
@@ -41,7 +41,7 @@ FLICKERING = "temporal_flickering"
 @click.option("--dimensions", multiple=True, help=f"Of VBench; may be repeated. Default: {FLICKERING}.")
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=NewFolder(),
     default=Path("outputs/evaluation"),
     show_default=True,
 )

@@ -54,6 +54,18 @@ class Assignment(click.ParamType["tuple[str, Any]"]):
             return name, text
 
 
+class NewFolder(click.Path):
+    """A folder to write to, which is made if need be."""
+
+    def __init__(self) -> None:
+        super().__init__(file_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value == "":
+            self.fail("an empty name is no folder: give its path, or . for this one.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class Percent(click.ParamType["float"]):
     """`90%` or `0.9`."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from torch import Tensor
 
-from diffcache.command.options import Percent, Setting, in_batches, with_setting
+from diffcache.command.options import NewFolder, Percent, Setting, in_batches, with_setting
 from diffcache.command.show import show
 from diffcache.evals.errors import EvaluationError
 from diffcache.profiling.recording.full_runs import Measure
@@ -92,9 +92,7 @@ def _minus_lpips(lpips: Callable[[Tensor, Tensor], Tensor | None]) -> Measure:
 @click.option(
     "--samples", type=click.IntRange(3), help="Prompts to use. Default: all of the file; of the examples 24."
 )
-@click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder of the result."
-)
+@click.option("--out", type=NewFolder(), required=True, help="Folder of the result.")
 @with_setting
 @in_batches
 def command(

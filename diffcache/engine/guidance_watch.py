@@ -16,16 +16,8 @@ from diffcache.host.rows import is_doubled
 from diffcache.noise_schedulers.step_calls import StepCall
 from diffcache.schedulers.guidance import Guidance
 
-CHANGED = 1.25
-"""The scale changes during a run if one step shows it so many times as large as another."""
-
 ROUNDED = 0.2
 """If rounding may change a velocity by more than this fraction of its size, the step shows no amplification. It may for predicted noise in bfloat16 near pure noise."""
-
-CHANGES = (
-    "the scale of guidance changes during the run, between {least:g} and {largest:g}. The plan was made for {planned:g}, so that this report "
-    "estimates no error: compare the result with a full run's"
-)
 
 
 class GuidanceWatch:
@@ -123,19 +115,11 @@ class GuidanceWatch:
         self.engine.returned.stop()
         self.is_over = True
 
-    def note(self) -> str | None:
-        """What is to be said at the end of the run: that the scale has changed; None where it has not."""
-        planned = self.facts.guidance.scale
-        found = torch.stack(self._later).tolist() if self._later and planned else []
-        every = [PlainGuidance(*numbers) for numbers in found]
-        scales = [one.scale for one in every if one.is_clear and one.scale is not None]
-        self._later = []
-        if planned is None or not scales:
-            return None
-        least, largest = min(planned, *scales), max(planned, *scales)
-        if largest <= CHANGED * least:
-            return None
-        return CHANGES.format(least=least, largest=largest, planned=planned)
+    def later_scales(self) -> list[float]:
+        """What steps have shown of the scale since the last one that was planned with. The device is read."""
+        later, self._later = self._later, []
+        every = [PlainGuidance(*numbers) for numbers in torch.stack(later).tolist()] if later else []
+        return [one.scale for one in every if one.is_clear and one.scale is not None]
 
     def _halved(self, outputs: Sequence[Tensor], call: StepCall) -> StepCall:
         """Of one sample, where a step is of both passes' samples, which are equal: so DiT's pipeline steps."""
@@ -159,6 +143,8 @@ class GuidanceWatch:
         told, shows_scale = self.facts.guidance, found.scale is not None
         if not self._is_told and not shows_scale:
             return None
+        if not self._is_told:
+            self.engine.decider.observer.guided(found.share_of_second)
         here = replace(told, scale=found.scale) if shows_scale else told
         now = told if self._is_told else here
         if sizes is not None and now.counted > 1:

@@ -158,6 +158,8 @@ class PipelineScope(Scope):
         guidance = kept_scales_of(self.pipeline)
         if guidance != self._scales_seen:
             run.timetable.guidance_changes(run.tick)
+            if run.tick > 0:
+                run.scales_seen.add(guidance_scale_during(self.pipeline))
         self._scales_seen = guidance
 
     def _begin(self) -> Run:

@@ -9,7 +9,9 @@ from diffcache.schedulers.steps import MODEL
 
 
 class ReturnedOutputs:
-    """The first stream of what each guidance pass of a tick has returned, with the name of its branch. Nothing is kept unless somebody asks.
+    """Copies of the first stream of what each guidance pass of a tick has returned, with the name of its branch. Nothing is kept unless somebody asks.
+
+    They are copies because loops may write the guided output into what a pass has returned.
 
     Attributes:
         is_kept: somebody asks.
@@ -40,7 +42,7 @@ class ReturnedOutputs:
         store = branch.stores.get(MODEL)
         if store is not None and store.layout is not None:
             evolved = store.layout.evolved(store.layout.split(output))
-            self._outputs += [(branch.name, first) for first in evolved[:1]]
+            self._outputs += [(branch.name, first.clone()) for first in evolved[:1]]
 
     def take(self) -> list[tuple[str, Tensor]]:
         """What is kept, which is then dropped."""

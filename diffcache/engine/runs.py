@@ -15,6 +15,7 @@ from diffcache.engine.choices import choices_of
 from diffcache.engine.engine import Engine
 from diffcache.engine.guidance_watch import GuidanceWatch
 from diffcache.engine.progress import Progress
+from diffcache.engine.scales_seen import ScalesSeen
 from diffcache.engine.step_hindsight import StepHindsight
 from diffcache.host.call import Call
 from diffcache.host.compiled import uncompiled
@@ -89,6 +90,7 @@ class Run:
         progress: where it stands.
         record: what happened.
         engines: by identity of the denoiser.
+        scales_seen: of guidance.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class Run:
         self._make_engine = make_engine
         self._guidance, self._decodes = guidance, decodes
         self._guidance_watch: GuidanceWatch | None = None
+        self.scales_seen = ScalesSeen()
         self._lacks_influence = False
         self._step_hindsights: list[StepHindsight] = []
         self._note_length()
@@ -129,6 +132,7 @@ class Run:
         record.models[name] = replace(model_of(served.module), latents=facts.latents)
         if facts.quantization is not None:
             record.quantization[name] = facts.quantization
+        self.scales_seen.counts_for(config)
         is_alone = agreement is None and not self.engines
         self._guidance_watch = None
         if is_alone and GuidanceWatch.is_needed(config, self._guidance):
@@ -202,19 +206,15 @@ class Run:
             stack.callback(self.engines.clear)
             for engine in reversed(self.engines.values()):
                 stack.callback(engine.close)
-            self._note_change_of_scale()  # first: engines that close then give no expected error
+            watch, self._guidance_watch = self._guidance_watch, None
+            shown = [] if watch is None else watch.later_scales()
+            self.scales_seen.note(
+                self.record, self._guidance.scale, shown
+            )  # first: engines that close then give no expected error
             self._note_length()
             obstacle = self._obstacle_of_hindsight()
             if obstacle is not None:
                 self.record.notes.append(f"no hindsight: {obstacle}")
-
-    def _note_change_of_scale(self) -> None:
-        """If the scale of guidance has changed during a run that reused something, its report gives no expected error."""
-        watch, self._guidance_watch = self._guidance_watch, None
-        note = None if watch is None else watch.note()
-        if note is not None and self.record.reused_ticks():
-            self.record.notes.append(note)
-            self.record.guidance_changed = True
 
     @property
     def _step_hindsight(self) -> StepHindsight | None:

@@ -152,7 +152,7 @@ def plan_of(
     facts = [engine.choices.facts for engine in shown.engines]
     if any(_waits_for_a_region(config, fact) for fact in facts):
         notes = (*notes, REGION)
-    if any(GuidanceWatch.is_needed(config, fact.guidance) for fact in facts):
+    if len(facts) == 1 and _may_be_planned_anew(config, facts[0]):
         notes = (*notes, GUIDED)
     return Plan(
         method=config.name,
@@ -164,12 +164,25 @@ def plan_of(
         cache_dtype=config.cache_dtype,
         on_host=any(config.format(fact).memory.on_host for fact in facts),
         on_cpu=all(fact.device.type == "cpu" for fact in facts),
-        most=max((most for most in map(config.most_ticks, facts) if most is not None), default=None),
+        most=max((most for fact in facts if (most := _most_ticks(config, fact)) is not None), default=None),
         footprint=shown.fullest,
         others=shown.others,
         first_calls=tuple(shown.first_calls),
         notes=notes,
     )
+
+
+def _most_ticks(config: CacheConfig, run: RunFacts) -> int | None:
+    """As the method has it, unless its guards compute more."""
+    most, guards = config.most_ticks(run), config.guards(run)
+    return most and max(most, min(guards.warmup_steps + guards.tail_steps, run.num_ticks or 0))
+
+
+def _may_be_planned_anew(config: CacheConfig, run: RunFacts) -> bool:
+    """Whether the first step may show guidance that is not as was planned: only pure noise shows how strong it is."""
+    begins_later = bool(run.moments) and not run.moments[0].is_pure_noise
+    is_told = run.guidance.scale is not None
+    return GuidanceWatch.is_needed(config, run.guidance) and not (is_told and begins_later)
 
 
 def _waits_for_a_region(config: CacheConfig, run: RunFacts) -> bool:

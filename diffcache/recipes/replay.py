@@ -3,9 +3,8 @@
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, get_args
+from typing import Any, ClassVar, NoReturn
 
 from torch import Tensor, nn
 
@@ -18,11 +17,11 @@ from diffcache.prediction.descriptions import predictor_from
 from diffcache.prediction.predictors import Predictor
 from diffcache.recipes.other_runs import difference, other_guidance, same_levels
 from diffcache.recipes.planning_anew import planning_anew
+from diffcache.recipes.schedule_fields import RESPACED, check_fields
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.moments import angles_of
-from diffcache.schedulers.numbers_given import is_number
 from diffcache.schedulers.schedule import GUIDANCE_SCALE, NOT_CALLED, Schedule
 from diffcache.schedulers.steps import MODEL, Decision
 from diffcache.schedulers.table import Table
@@ -31,9 +30,6 @@ from diffcache.store.streams import Basis
 
 BOUND = ("conditional", "average velocity")
 """Predictors that are for the ticks of their own run."""
-
-RESPACED = "sigmas"
-"""Name of a schedule's own noise levels among its corrections."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +80,11 @@ class ReplayConfig(CacheConfig):
         return self.resample and "angles" in self.schedule.predictor
 
     @property
+    def counts_guidance(self) -> bool:
+        """Where the schedule says its scale: its error is of that one alone."""
+        return GUIDANCE_SCALE in self.schedule.predictor
+
+    @property
     def each_branch(self) -> bool:
         return True
 
@@ -129,28 +130,11 @@ class ReplayConfig(CacheConfig):
         return GuidanceRule(self.scheduler(run), low, high)
 
     def check(self, denoisers: Mapping[str, nn.Module]) -> None:
-        predictor_from(self.schedule.predictor)
-        rebuilt = any(site.endswith(f".{GUIDANCE}") for site in self.schedule.table)
-        if rebuilt and not _is_boosts(self.schedule.predictor.get("guidance")):
-            raise ScheduleError("predictor.guidance: must hold three numbers each for low and high.")
-        basis = self.schedule.predictor.get("basis", "residual")
-        if basis not in get_args(Basis):
-            raise ScheduleError(f"predictor.basis: must be {', '.join(get_args(Basis))}, not {basis!r}.")
-        if not isinstance(self.schedule.predictor.get("hindsight", False), bool):
-            raise ScheduleError("predictor.hindsight: must be true or false.")
-        scale = self.schedule.predictor.get(GUIDANCE_SCALE)
-        if scale is not None and not is_number(scale):
-            raise ScheduleError(f"predictor.{GUIDANCE_SCALE}: must be a finite number, not {scale!r}.")
-        levels = self.schedule.corrections.get(RESPACED)
-        if levels is not None and any(a < b for a, b in pairwise(levels.flatten().tolist())):
-            raise ScheduleError(f"corrections.{RESPACED}: noise levels must not rise during a run.")
+        check_fields(self.schedule)
         if self.cache_dtype not in (None, *DTYPES):
             raise ScheduleError(
                 f"predictor.cache_dtype: must be one of {', '.join(DTYPES)}, not {self.cache_dtype!r}."
             )
-        unknown = [site for site in self.schedule.table if site.split(".")[0] not in self.schedule.models]
-        if unknown:
-            raise ScheduleError(f"table.{unknown[0]}: there is no model of that name in the schedule.")
         made_for = {site: (model.name, model.config) for site, model in self.schedule.models.items()}
         refuse_others("schedule", made_for, denoisers)
         for site in made_for:
@@ -159,7 +143,12 @@ class ReplayConfig(CacheConfig):
 
     def scheduler(self, run: RunFacts) -> CacheScheduler:
         anew = self._anew(run)
-        return Table(self._for_run(run), run.denoiser) if anew is None else anew.scheduler(run)
+        if anew is None:
+            return Table(self._for_run(run), run.denoiser)
+        scheduler = anew.scheduler(run)
+        if other_guidance(self.schedule, run) is not None:
+            scheduler.expects_error = False  # what was measured is of another scale
+        return scheduler
 
     def warmup(self, run: RunFacts) -> int:
         return 0
@@ -180,7 +169,8 @@ class ReplayConfig(CacheConfig):
     def remark(self, run: RunFacts) -> str | None:
         remarks, anew = [other_guidance(self.schedule, run)], self._anew(run)
         if anew is not None:
-            remarks += [f"the schedule was planned anew for {run.num_ticks} ticks", anew.remark(run)]
+            remarks += [f"the schedule was planned anew for {run.num_ticks} ticks"]
+            remarks += [anew.remark(run)] if remarks[0] is None else []
         return "; ".join(remark for remark in remarks if remark is not None) or None
 
     def corrector(self, run: RunFacts) -> Corrector | None:
@@ -285,10 +275,3 @@ class ReplayConfig(CacheConfig):
 
 def _weights(quantization: str | None) -> str:
     return "plain weights" if quantization is None else f"weights in {quantization}"
-
-
-def _is_boosts(data: Any) -> bool:
-    numbers = [data.get(name) for name in ("low", "high")] if isinstance(data, Mapping) else []
-    return bool(numbers) and all(
-        isinstance(three, list) and len(three) == 3 and all(map(is_number, three)) for three in numbers
-    )

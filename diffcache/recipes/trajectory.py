@@ -165,7 +165,7 @@ class TrajectoryConfig(BudgetedConfig):
         most = max(most, len(plan.ticks))  # a longer warm-up goes beyond the speed-up
         if run.adds_noise or expected <= WORTH_COMPARING or self.max_consecutive_reuses is not None:
             return None
-        return f"{leaves(self.speedup, most)}, for which an error of {percent(expected)} was expected before the run: {proposal(most, run)}"
+        return f"{leaves(self.speedup, most)}, for which an error of {percent(expected)} was expected when it was planned: {proposal(most, run)}"
 
     def predictor_for(self, run: RunFacts) -> Predictor:
         if run.num_ticks is None:

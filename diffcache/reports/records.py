@@ -132,7 +132,7 @@ class RunRecord:
         noise_scheduler: its class name; None in a hand-written loop.
         fresh_noise: the noise scheduler added noise at its steps; None where it did not.
         amplification: by guidance, as the first tick has shown it (see `Guidance`); None: it has shown none, or nobody asked.
-        guidance_changed: the scale of guidance changed during a hand-written run: the report gives no expected error.
+        guidance_changed: the scale of guidance changed during the run: the report gives no expected error.
         predictor: description of the predictor.
         notes: what the user should know: what was done to keep to `max_cache_bytes`, why there is no hindsight.
         remarks: for each denoiser what the method says of its reuse, if anything; it holds only where something was reused.

@@ -16,7 +16,8 @@ from diffcache.profiling.recording.calling import Call, accelerated, calls_hash,
 from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.profiling.recording.journal import Entry, journal, key_of
 from diffcache.profiling.recording.pictures import median_of
-from diffcache.recipes.replay import RESPACED, ReplayConfig
+from diffcache.recipes.replay import ReplayConfig
+from diffcache.recipes.schedule_fields import RESPACED
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.schedule import Schedule
 

@@ -16,18 +16,23 @@ def is_conditional_first(pipe: Any) -> bool:
     return any(conditional_first(part) for part in parts)
 
 
-def passes(outputs: Mapping[str, Tensor], doubled: bool, first: bool) -> tuple[Tensor, ...]:
+def passes(
+    outputs: Mapping[str, Tensor], doubled: bool, first: bool, *, in_order: bool = False
+) -> tuple[Tensor, ...]:
     """What each guidance pass of a tick returned, the conditional one first.
 
     Args:
-        outputs: of a tick's calls by branch, [batch, ...].
+        outputs: of a tick's calls by branch, in their order, [batch, ...].
         doubled: each call holds two passes in one batch.
         first: see `is_conditional_first`.
+        in_order: this counts for two calls, too, and not their names.
     """
-    if doubled and len(outputs) == 1:
-        (output,) = outputs.values()
-        halves = output.chunk(2)
+    every = tuple(outputs.values())
+    if doubled and len(every) == 1:
+        halves = every[0].chunk(2)
         return halves if first else halves[::-1]
+    if in_order:
+        return every if first else every[::-1]
     return tuple(output for _, output in sorted(outputs.items(), key=lambda named: UNCONDITIONAL in named[0]))
 
 

@@ -18,10 +18,27 @@ from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.errors import TargetError
 from diffcache.trajectory.process import MODELLED
 
-FULL = UniformConfig(interval=1, order=1)
+
+class _Full(UniformConfig):
+    """Asks how a loop guides."""
+
+    @property
+    def counts_guidance(self) -> bool:
+        return True
+
+
+class _Alternating(EvenConfig):
+    """Asks how a loop guides."""
+
+    @property
+    def counts_guidance(self) -> bool:
+        return True
+
+
+FULL = _Full(interval=1, order=1)
 """Computes everything, and stores velocities."""
 
-ALTERNATING = EvenConfig(speedup=2, order=0, hindsight=False, tail_steps=0)
+ALTERNATING = _Alternating(speedup=2, order=0, hindsight=False, tail_steps=0)
 """Holds the output at every other tick: so an error is made at each of them, and computed ticks show what it does."""
 
 SIZE = 2**14

@@ -176,6 +176,7 @@ def test_a_folder_that_cannot_be_written_to_is_one_sentence(
             ["tune", "--out", "{tmp}", "--quality", "30", "--objective", "taste"],
             "--objective taste: choose psnr",
         ),
+        (["tune", "--out", "", "--speedup", "2"], "an empty name is no folder"),
         (["show", "{tmp}"], "there is nothing that diffcache has written"),
         (["evaluate", "--prompt", "a fox"], "pass a file as --prompts"),
         (["compare", "--steps", "1"], "a run of one step has nothing to cache"),

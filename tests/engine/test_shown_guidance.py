@@ -14,14 +14,17 @@ from torch import Tensor, nn
 from zoo.pipelines import CASES
 
 from diffcache import accelerate, denoising_run, report, restore
-from diffcache.config import RunFacts
+from diffcache.config import CacheConfig, RunFacts
 from diffcache.engine.guidance_watch import GuidanceWatch
+from diffcache.engine.observers import NOBODY
 from diffcache.engine.returned_outputs import ReturnedOutputs
+from diffcache.engine.scales_seen import change_of
 from diffcache.engine.scopes import innermost
 from diffcache.engine.shown_guidance import PlainGuidance, passes_of, plain_guidance
 from diffcache.noise_schedulers.levels import VELOCITY, Parametrisation
 from diffcache.noise_schedulers.step_calls import StepCall
 from diffcache.profiling.recording.covariance import covariance_of
+from diffcache.recipes.easycache import EasyCacheConfig
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.guidance import Guidance
@@ -95,7 +98,7 @@ def test_passes_that_differ_by_little_more_than_rounding_show_no_change(apart: f
         pair = one, torch.lerp(one, other, apart)
         guidance = shown_by(watch, pair, torch.lerp(*pair, scale))
         watch.facts = replace(watch.facts, guidance=guidance or watch.facts.guidance)
-    assert ("between 1 and 3" in str(watch.note())) is is_told
+    assert ("between 1 and 3" in str(change_of(watch.facts.guidance.scale, watch.later_scales()))) is is_told
 
 
 def watch_of(
@@ -107,7 +110,9 @@ def watch_of(
     """Of a run of which so much is told, and whose denoiser returns this at its first tick."""
     times = SimpleNamespace(output=lambda tick: output, moment=lambda tick: Moment(tick, turned=turned))
     engine = SimpleNamespace(
-        returned=ReturnedOutputs(), progress=SimpleNamespace(shows_steps=True, tick=0, timetable=times)
+        returned=ReturnedOutputs(),
+        progress=SimpleNamespace(shows_steps=True, tick=0, timetable=times),
+        decider=SimpleNamespace(observer=NOBODY),
     )
     return GuidanceWatch(
         engine, TrajectoryConfig(), RunFacts("Net", guidance=guidance), False, is_conditional_first
@@ -299,11 +304,12 @@ def loop(
     batched: bool = False,
     sampler: bool = False,
     is_named: bool = False,
+    in_place: bool = False,
     lean: float = 0.2,
 ) -> Any:
     """A hand-written loop of Net with plain guidance, whose scale may depend on the step; its report.
 
-    With a sampler of its own it gives the noise levels, or names the noise scheduler although it does not step with it.
+    In place the guided output is written into what the unconditional pass has returned. With a sampler of its own it gives the noise levels, or names the noise scheduler although it does not step with it.
     """
     net = accelerate(Net(lean).eval(), config)
     noise_scheduler = steps or FlowMatchEulerDiscreteScheduler()
@@ -313,6 +319,7 @@ def loop(
     known = {"sigmas": sigmas[:-1]} if gives_levels else {"noise_scheduler": noise_scheduler}
     on, off = torch.ones(SHAPE[0]), torch.zeros(SHAPE[0])
     sample = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0))
+    lerp = Tensor.lerp_ if in_place else torch.lerp
     with torch.no_grad(), denoising_run(net, STEPS, **known) as run:
         for i, t in enumerate(times):
             run.begin_step(i)
@@ -321,9 +328,9 @@ def loop(
                 output = net(sample, t, on)
             elif batched:
                 without, guided = net(torch.cat([sample, sample]), t, torch.cat([off, on])).chunk(2)
-                output = torch.lerp(without, guided, scale)
+                output = lerp(without, guided, scale)
             else:
-                output = torch.lerp(net(sample, t, off), net(sample, t, on), scale)
+                output = lerp(net(sample, t, off), net(sample, t, on), scale)
             if sampler:
                 sample = sample + (sigmas[i + 1] - sigmas[i]) * output
             else:
@@ -355,6 +362,72 @@ def test_a_loop_plans_with_the_scale_that_its_first_step_shows(
     assert found.computed_ticks == told.computed_ticks
     assert found.expected_error == told.expected_error
     assert found.notes == told.notes
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_loop_may_write_its_guided_output_into_what_a_pass_returned(batched: bool) -> None:
+    plain, written = (
+        loop(TrajectoryConfig(speedup=3), 7.5, batched=batched, in_place=written) for written in (False, True)
+    )
+    assert scale_in(written) == 7.5
+    assert written.computed_ticks == plain.computed_ticks
+    assert written.expected_error == plain.expected_error
+
+
+@pytest.mark.parametrize(
+    ("config", "scale", "is_told"),
+    [
+        (TrajectoryConfig(speedup=3), 7.5, True),
+        (TrajectoryConfig(speedup=3), 1.0, False),
+        (TrajectoryConfig(speedup=3, amplification=2.0), 7.5, False),
+        (EvenConfig(speedup=3), 7.5, False),
+    ],
+)
+def test_a_report_says_where_the_scale_of_guidance_was_assumed(
+    config: CacheConfig, scale: float, is_told: bool
+) -> None:
+    found = loop(config, scale, sampler=True)
+    assert (
+        any("scale of guidance could not be read, and 3 is assumed" in note for note in found.notes)
+        is is_told
+    )
+
+
+@pytest.mark.parametrize("config", [TrajectoryConfig(speedup=2), EvenConfig(speedup=2)])
+def test_a_callback_that_changes_the_scale_of_a_pipeline_is_told_of_where_the_scale_counts(
+    config: CacheConfig,
+) -> None:
+    def rising(pipe: Any, step: int, time: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        pipe._guidance_scale = 3.0 + step
+        return tensors
+
+    case = CASES["StableDiffusionPipeline"]
+    pipe = accelerate(case.build(), config)
+    call = {**case.call(0, STEPS), "guidance_scale": 3.0}
+    with torch.no_grad():
+        pipe(**call)
+        steady = report(pipe)
+        pipe(**call, callback_on_step_end=rising)
+    counts = isinstance(config, TrajectoryConfig)
+    assert not changes(steady)
+    assert bool(changes(report(pipe))) is counts
+    assert (steady.expected_error is not None) is counts
+    assert report(pipe).expected_error is None
+
+
+def test_easycache_measures_anew_where_a_batch_has_grown() -> None:
+    """From the fifth step on one call holds both passes."""
+    found = loop(EasyCacheConfig(), lambda i: 7.5 if i > 4 else 1.0, batched=True)
+    assert found.num_ticks == STEPS
+
+
+def test_a_schedule_in_a_loop_knows_another_scale_by_its_first_step() -> None:
+    made = loop(TrajectoryConfig(speedup=3), 3.0).to_schedule()
+    same, other = (loop(made, scale) for scale in (3.0, 7.5))
+    assert same.computed_ticks == other.computed_ticks == made.computed_ticks
+    assert same.expected_error == made.expected_error is not None
+    assert other.expected_error is None
+    assert any("made with a guidance scale of 3, and this run has 7.5" in note for note in other.notes)
 
 
 def test_guidance_changes_the_plan() -> None:

@@ -300,3 +300,18 @@ def test_a_plan_for_usual_guidance_says_so(config: CacheConfig, scale: float, is
     case = CASES["WanPipeline"]
     found = plan(case.build(), config, **{**case.call(0, 8), "guidance_scale": scale})
     assert any("for usual guidance" in note for note in found.notes) is is_said
+
+
+def test_image_to_image_is_not_planned_anew_and_its_plan_says_nothing_of_it() -> None:
+    case = CASES["StableDiffusionImg2ImgPipeline"]
+    found = plan(case.build(), TrajectoryConfig(speedup=2), **case.call(0, 8))
+    assert not any("for usual guidance" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("config", [TrajectoryConfig, EvenConfig])
+def test_a_warm_up_that_is_longer_than_the_speed_up_allows_counts(config: type[CacheConfig]) -> None:
+    case = CASES["WanPipeline"]
+    found = plan(case.build(), config(speedup=2, warmup_steps=6), **case.call(0, 8))  # type: ignore[call-arg]
+    pipe = accelerate(case.build(), config(speedup=2, warmup_steps=6))  # type: ignore[call-arg]
+    case.render(pipe, 0, 8)
+    assert found.compute_fraction == report(pipe).compute_fraction > 0.5

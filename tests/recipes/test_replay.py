@@ -11,8 +11,11 @@ import torch
 from zoo.pipelines import CASES
 
 from diffcache import Schedule, accelerate, report
+from diffcache.profiling.recording.covariance import covariance_of
+from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.reports.run_report import RunReport
 from diffcache.schedulers.errors import ConfigError, ScheduleError
+from diffcache.schedulers.moments import angles_of
 
 SD, STEPS = CASES["StableDiffusionPipeline"], 10
 MADE_AT = 3.0
@@ -35,6 +38,30 @@ def test_a_schedule_is_for_the_scale_of_guidance_that_it_was_made_at() -> None:
     assert not any("guidance scale" in note for note in same.notes)
     assert other.expected_error is None
     assert any("made with a guidance scale of 3, and this run has 7" in note for note in other.notes)
+
+
+def test_one_that_is_planned_anew_at_another_scale_expects_no_error() -> None:
+    pipe = SD.build()
+    call = {**SD.call(0, STEPS), "guidance_scale": MADE_AT}
+    found = covariance_of(pipe, [call])
+    own = TrajectoryConfig(
+        speedup=2,
+        covariance=tuple(map(tuple, found.matrix.tolist())),
+        angles=angles_of(found.moments),
+        amplification=found.amplification,
+    )
+    accelerate(pipe, own)
+    SD.render(pipe, 0, STEPS, guidance_scale=MADE_AT)
+    schedule = report(pipe).to_schedule()
+    expected = {}
+    for scale in (MADE_AT, 7.0):
+        accelerate(pipe, schedule, resample=True)
+        SD.render(pipe, 0, STEPS + 4, guidance_scale=scale)
+        (note,) = (note for note in report(pipe).notes if "planned anew for 14 ticks" in note)
+        assert ("made with a guidance scale of 3" in note) is (scale != MADE_AT)
+        expected[scale] = report(pipe).expected_error
+    assert expected[MADE_AT] is not None
+    assert expected[7.0] is None
 
 
 @pytest.mark.parametrize("resample", [True, False])

@@ -19,7 +19,8 @@ from diffcache.profiling.recording.calling import accelerated
 from diffcache.profiling.recording.frozen import frozen
 from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.recipes.easycache import EasyCacheConfig
-from diffcache.recipes.replay import RESPACED, ReplayConfig
+from diffcache.recipes.replay import ReplayConfig
+from diffcache.recipes.schedule_fields import RESPACED
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.errors import ScheduleError

@@ -7,17 +7,20 @@ from typing import Any
 
 import pytest
 import torch
+from diffusers import FlowMatchEulerDiscreteScheduler
 from support.searches.flux_calls import FLUX, flux_calls
-from torch import Tensor
+from torch import Tensor, nn
 from zoo.pipelines import CASES
 
+from diffcache import denoising_run
 from diffcache.profiling.recording import trajectories
 from diffcache.profiling.recording.calling import accelerated
 from diffcache.profiling.recording.covariance import covariance_of
 from diffcache.profiling.recording.journal import Journal, journaling
+from diffcache.profiling.recording.loops import Loop
 from diffcache.profiling.recording.response import response_of
 from diffcache.profiling.recording.trajectories import FULL
-from diffcache.profiling.recording.velocities import Velocities, trajectory_of
+from diffcache.profiling.recording.velocities import NotMeasurable, Velocities, trajectory_of
 from diffcache.schedulers.errors import TargetError
 
 STEPS, ANSWERING = 6, 2
@@ -64,6 +67,62 @@ def test_the_journal_changes_nothing(tmp_path: Path) -> None:
         covariance, response = covariance_of(pipe, calls), response_of(pipe, calls)
     assert (covariance_of(pipe, calls).matrix == covariance.matrix).all()
     assert (response_of(pipe, calls).factors == response.factors).all()
+
+
+class Answering(nn.Module):
+    """Its velocity bends in time, and with what it is conditioned on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lean = nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, sample: Tensor, time: Tensor, condition: Tensor) -> Tensor:
+        return self.lean * sample + torch.sin(3 * sample + time / 200) + 2 * condition * torch.cos(sample * 2)
+
+
+def guided_loop(
+    net: nn.Module, seed: int, way: str = "", outputs: list[Tensor] | None = None, **call: Any
+) -> Tensor:
+    """A hand-written loop with a guidance scale of 4; what its noise scheduler gets is noted."""
+    schedule = FlowMatchEulerDiscreteScheduler()
+    schedule.set_timesteps(STEPS)
+    noisy, on, off = schedule.sigmas.tolist(), torch.ones(1), torch.zeros(1)
+    known = {"sigmas": noisy[:-1]} if way == "own sampler" else {"noise_scheduler": schedule}
+    sample = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
+    with torch.no_grad(), denoising_run(net, num_steps=STEPS, **known) as run:
+        for tick, time in enumerate(schedule.timesteps):
+            run.begin_step(tick)
+            if way == "batched":
+                both = torch.cat([off, on]).view(2, 1, 1, 1)
+                u, c = net(torch.cat([sample, sample]), time, both).chunk(2)
+            elif way == "conditional first":
+                c, u = net(sample, time, on), net(sample, time, off)
+            else:
+                u, c = net(sample, time, off), net(sample, time, on)
+            if outputs is not None:
+                outputs.append(u + 4 * (c - u))
+            if way == "own sampler":
+                sample = sample + (noisy[tick + 1] - noisy[tick]) * (u + 4 * (c - u))
+            else:
+                sample = schedule.step(u + 4 * (c - u), time, sample).prev_sample
+    return (sample / 4 + 0.5).clamp(0, 1)
+
+
+@pytest.mark.parametrize("way", ["unconditional first", "conditional first", "batched"])
+def test_of_a_loop_the_guided_velocity_is_measured(way: str) -> None:
+    net, outputs = Answering().eval(), list[Tensor]()
+    guided_loop(net, 1, way, outputs)
+    flat = torch.stack([output.flatten() for output in outputs]).double()
+    found = covariance_of(Loop(net, guided_loop), [{"seed": 1, "way": way}])
+    expected = flat @ flat.T / flat.shape[1]
+    assert torch.allclose(torch.from_numpy(found.matrix), expected, rtol=1e-4)
+    assert found.amplification > 1.5
+
+
+def test_a_loop_whose_sampler_hides_how_it_guides_is_not_measured() -> None:
+    net = Answering().eval()
+    with pytest.raises(NotMeasurable, match="do not show how its two guidance passes are combined"):
+        covariance_of(Loop(net, guided_loop), [{"seed": 1, "way": "own sampler"}])
 
 
 def test_runs_of_different_lengths_are_refused() -> None:

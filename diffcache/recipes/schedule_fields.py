@@ -1,0 +1,49 @@
+"""Which values of a schedule's fields can be replayed."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, get_args
+
+from diffcache.config import GUIDANCE
+from diffcache.prediction.descriptions import predictor_from
+from diffcache.schedulers.errors import ScheduleError
+from diffcache.schedulers.numbers_given import is_number
+from diffcache.schedulers.schedule import GUIDANCE_SCALE, Schedule
+from diffcache.store.streams import Basis
+
+RESPACED = "sigmas"
+"""Name of a schedule's own noise levels among its corrections."""
+
+
+def check_fields(schedule: Schedule) -> None:
+    """Refuses a schedule with a value that cannot be replayed.
+
+    Raises:
+        ScheduleError: the message names the field.
+    """
+    predictor = schedule.predictor
+    predictor_from(predictor)
+    rebuilt = any(site.endswith(f".{GUIDANCE}") for site in schedule.table)
+    if rebuilt and not _is_boosts(predictor.get("guidance")):
+        raise ScheduleError("predictor.guidance: must hold three numbers each for low and high.")
+    basis = predictor.get("basis", "residual")
+    if basis not in get_args(Basis):
+        raise ScheduleError(f"predictor.basis: must be {', '.join(get_args(Basis))}, not {basis!r}.")
+    if not isinstance(predictor.get("hindsight", False), bool):
+        raise ScheduleError("predictor.hindsight: must be true or false.")
+    scale = predictor.get(GUIDANCE_SCALE)
+    if scale is not None and not is_number(scale):
+        raise ScheduleError(f"predictor.{GUIDANCE_SCALE}: must be a finite number, not {scale!r}.")
+    levels = schedule.corrections.get(RESPACED)
+    if levels is not None and any(a < b for a, b in pairwise(levels.flatten().tolist())):
+        raise ScheduleError(f"corrections.{RESPACED}: noise levels must not rise during a run.")
+    unknown = [site for site in schedule.table if site.split(".")[0] not in schedule.models]
+    if unknown:
+        raise ScheduleError(f"table.{unknown[0]}: there is no model of that name in the schedule.")
+
+
+def _is_boosts(data: Any) -> bool:
+    numbers = [data.get(name) for name in ("low", "high")] if isinstance(data, Mapping) else []
+    return bool(numbers) and all(
+        isinstance(three, list) and len(three) == 3 and all(map(is_number, three)) for three in numbers
+    )
