@@ -26,7 +26,7 @@ class GuidedSteps(StepHindsight):
     Guidance that keeps the norm, or rescales, does not: its factor at the tick that corrects is not the one at the ticks that are
     corrected. So the same weights are given to what the pipeline has made of both passes. Our own.
 
-    Meanwhile outputs of the passes are not corrected (`StoreSetup.corrects_outputs`). It ends, for the rest of the run, where other passes are called than
+    Meanwhile outputs of the passes are not corrected (`StoreSetup.steps_correct`). It ends, for the rest of the run, where other passes are called than
     before, where only one of them is computed, where the scale of guidance changes, and where all is forgotten: from there on each pass is corrected for itself.
 
     Args:
@@ -58,7 +58,7 @@ class GuidedSteps(StepHindsight):
     def forget(self) -> None:
         self._ring.clear()
         self._reused, self._is_over = [], True
-        self._setup.corrects_outputs = self._setup.hindsight
+        self._setup.steps_correct = False
 
     def recode(self) -> None:
         self.forget()
@@ -89,7 +89,7 @@ class GuidedSteps(StepHindsight):
             call = self._with(corrected, noise_scheduler, now.tick, call)
         setup.format.push(self._ring, now.tick, [(velocity, None)])
         setup.format.memory.end_call()
-        setup.corrects_outputs = False
+        setup.steps_correct = True
         return call
 
     def _sum(self, weights: Sequence[float]) -> Tensor:

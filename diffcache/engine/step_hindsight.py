@@ -44,7 +44,7 @@ class StepHindsight(ABC):
 
     @abstractmethod
     def forget(self) -> None:
-        """Drops every tensor: ticks that were reused before this are not corrected any more."""
+        """Drops every tensor: ticks that were reused before this are not corrected any more. It may end for the rest of the run."""
 
     @abstractmethod
     def tensors(self) -> Iterator[Tensor]:

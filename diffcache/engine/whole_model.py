@@ -13,7 +13,6 @@ from diffcache.engine.guided_values import GuidedValues
 from diffcache.engine.observers import NOBODY
 from diffcache.host.call import Call
 from diffcache.host.rows import joined, lane_of, outputs_of, rows_of
-from diffcache.prediction.hindsight import ReusedTick
 from diffcache.reports.records import Done
 from diffcache.schedulers.steps import MODEL, Decision, Step, Verdict
 from diffcache.store.rings import Store, Tensors
@@ -112,6 +111,7 @@ class WholeModel:
         self.decider.observer.computing(self.name, here.step)
         output = yield from self.forwarded(here)
         layout = store.learn(call, output, basis=self.basis)
+        store.setup.streams = len(layout.streams)
         written = call.is_written(before)  # a K/V cache, a list of outputs: skipping would skip the write
         if written or not layout.complete:
             branch.empty()
@@ -149,10 +149,10 @@ class WholeModel:
         if self.decider.lanes[lane].scheduler.looks_on:
             self.decider.arrived(here.branch, lane, store.learned.latents(here.tensors(lane)))
         outputs = self.reused_outputs(here, lane, decision)
-        # A shadow may go on with what was computed: then nothing is to be corrected.
-        corrects_later = store.setup.hindsight and not self.decider.observer.shadow
-        if corrects_later and store.setup.times.ratio(step.tick, step.tick) is not None:
-            store.reused[lane].append(ReusedTick(step.moment, store.setup.serving[decision]))
+        if (
+            not self.decider.observer.shadow
+        ):  # which may go on with what was computed: then nothing is to be corrected
+            store.note_reused(decision, step, lane)
         return outputs
 
     def _shadow(self, here: Here, predicted: Any) -> Carried:

@@ -48,8 +48,8 @@ class StoreSetup:
     Attributes:
         serving: for each decision, the predictor that carries it out.
         depth: the number of features that a ring can hold.
-        corrects_outputs: hindsight corrects the denoiser's outputs; False while something else corrects what is made of them.
-        streams: tensors in the denoiser's output; 0 before its first call.
+        steps_correct: hindsight corrects in the noise scheduler's steps (`GuidedSteps`), and not the denoiser's outputs.
+        streams: tensors in the whole denoiser's output; 0 before its first call.
     """
 
     def __init__(
@@ -64,16 +64,21 @@ class StoreSetup:
         self.format = format
         self.times = times
         self.corrector = corrector
-        self.streams = 0
+        self.streams, self.steps_correct = 0, False
         self.predict_with(predictor, hindsight=hindsight)
 
     def predict_with(self, predictor: Predictor, *, hindsight: bool) -> None:
         """Reused ticks that come are predicted otherwise. See `StoreSetup` for the arguments; rings keep the depth that they have."""
         self.serving = {decision: predictor.serving(decision) for decision in Decision}
-        self.hindsight = self.corrects_outputs = hindsight
+        self.hindsight = hindsight
         self.curve = predictor.curve
         self.depth = max(predictor.depth, self.curve.depth - 1) if hindsight else predictor.depth
         self._last: tuple[tuple[Any, ...], list[float]] = ((), [])
+
+    @property
+    def corrects_outputs(self) -> bool:
+        """Whether hindsight corrects the denoiser's outputs."""
+        return self.hindsight and not self.steps_correct
 
     def weights(self, decision: Decision, ring: Ring, step: Step) -> list[float]:
         """A weight for each of the ring's newest features, as many as the decision's predictor uses.
@@ -142,7 +147,6 @@ class Store:
         if self.layout is None or not self.layout.fits(call, output):
             self.empty(len(self.rings))
             self.layout = Layout(call, output, basis=basis, continues=continues)
-            self.setup.streams = len(self.layout.streams)
         return self.layout
 
     def push(self, tick: int, lane: int, pairs: Sequence[Pair]) -> None:
@@ -180,6 +184,11 @@ class Store:
         corrected = self._corrected(step, lane, outputs, pairs, reused) if corrects else outputs
         self.push(step.tick, lane, pairs)
         return corrected
+
+    def note_reused(self, decision: Decision, step: Step, lane: int) -> None:
+        """A call was predicted with this decision: the next computed one is to correct it, if hindsight can."""
+        if self.setup.hindsight and self.setup.times.ratio(step.tick, step.tick) is not None:
+            self.reused[lane].append(ReusedTick(step.moment, self.setup.serving[decision]))
 
     def value(self, decision: Decision, step: Step, lane: int, tensors: Tensors) -> list[Tensor]:
         """Predicts the outputs of a call.
