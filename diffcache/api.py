@@ -20,11 +20,11 @@ from diffcache.language.recipes.builtin import LANGUAGE_DEFAULT
 from diffcache.method_config import MethodConfig
 from diffcache.planning.memory_bound import MemoryBound, check_bound
 from diffcache.planning.plan import Plan, outline, plan_of
-from diffcache.planning.with_rows import WithRows, source_of
 from diffcache.quantization.weights import put_back, quantised, quantised_parts, quantising, repaired
 from diffcache.recipes.asked_for import asked_for, at_speedup, attachable, refuse_beside
 from diffcache.recipes.builtin import DEFAULT
 from diffcache.recipes.replay import ReplayConfig
+from diffcache.recipes.with_rows import WithRows, source_of
 from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.schedule import Schedule
 

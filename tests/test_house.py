@@ -44,13 +44,12 @@ ROOMS["engine"] = (
 )  # fmt: skip
 ROOMS["attach"] = (*ROOMS["engine"], "engine")
 ROOMS["rollouts"] = (*BASE, "hooks", "host", "store", "attach")
-ROOMS["planning"] = (*ROOMS["attach"], "attach")
+ROOMS["planning"] = (*ROOMS["attach"], "attach", "recipes")
 ROOMS["profiling"] = (
     *ROOMS["planning"],
     "planning",
     "method_config",
     "quantization",
-    "recipes",
     "trajectory",
 )
 ROOMS["api"] = (*ROOMS["profiling"], "profiling", "language")

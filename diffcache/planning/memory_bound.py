@@ -8,8 +8,8 @@ from weakref import ref
 from diffcache.attach.attachment import CallConfig
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.host.components import denoisers_of, is_pipeline
-from diffcache.planning.derived_config import DerivedConfig
 from diffcache.planning.plan import Plan, PlannedSite, plan_of
+from diffcache.recipes.derived_config import DerivedConfig
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.numbers_given import check_bytes
 from diffcache.schedulers.steps import MODEL

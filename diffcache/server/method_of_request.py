@@ -12,7 +12,7 @@ from diffcache.config import CacheConfig
 from diffcache.discovery.site_names import is_inside
 from diffcache.host.compiled import uncompiled
 from diffcache.host.parallel import agreement_of
-from diffcache.planning.with_rows import WithRows, source_of
+from diffcache.recipes.with_rows import WithRows, source_of
 from diffcache.schedulers.errors import ConfigError
 from diffcache.tokens.row_rule import Source
 

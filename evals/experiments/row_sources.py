@@ -14,8 +14,8 @@ from diffcache.engine.some_tokens import SomeTokens
 from diffcache.evals.experiments.ways import CACHED, Figures, Scene, Way, measured_at
 from diffcache.evals.testbeds import zoo
 from diffcache.hooks.attention_calls import AttentionCall
-from diffcache.planning.with_rows import WithRows
 from diffcache.recipes.uniform import UniformConfig
+from diffcache.recipes.with_rows import WithRows
 from diffcache.rollouts.policies import attention_mass
 from diffcache.tokens import passes
 from diffcache.tokens.grids import changed_places

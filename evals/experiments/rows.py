@@ -20,8 +20,8 @@ from diffcache.evals.experiments.row_controls import (
 )
 from diffcache.evals.experiments.ways import CACHED, Figures, Scene, Way, measured_at
 from diffcache.evals.testbeds import zoo
-from diffcache.planning.with_rows import WithRows
 from diffcache.recipes.uniform import UniformConfig
+from diffcache.recipes.with_rows import WithRows
 from diffcache.tokens.row_rule import RowRule
 
 TRUTH = 1000

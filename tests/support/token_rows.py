@@ -11,8 +11,8 @@ from zoo.denoiser_case import Case
 
 from diffcache import accelerate, denoising_run, report, restore
 from diffcache.config import RunFacts
-from diffcache.planning.with_rows import WithRows
 from diffcache.recipes.uniform import UniformConfig
+from diffcache.recipes.with_rows import WithRows
 from diffcache.tokens.grids import changed_places
 from diffcache.tokens.row_rule import FullCalls, RowRule, Sight, Source
 

@@ -16,7 +16,7 @@ from zoo.pipelines import CASES
 from diffcache import accelerate, denoising_run, report, restore
 from diffcache.api import method_named
 from diffcache.host.call import Call
-from diffcache.planning.with_rows import WithRows, mask_of, source_of
+from diffcache.recipes.with_rows import WithRows, mask_of, source_of
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.tokens.grids import grid_of, grid_told, over_channels, places_in, resized
 from diffcache.tokens.row_rule import FullCalls, Masked, Moving, Region, Sight

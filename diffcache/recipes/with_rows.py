@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from diffcache.config import CacheConfig, RunFacts
-from diffcache.planning.derived_config import DerivedConfig
+from diffcache.recipes.derived_config import DerivedConfig
 from diffcache.schedulers.errors import ConfigError
 from diffcache.tokens.grids import resized
 from diffcache.tokens.row_rule import FullCalls, Masked, Moving, Region, RowRule, Source

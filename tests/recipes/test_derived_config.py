@@ -10,8 +10,8 @@ import pytest
 
 from diffcache import CacheConfig, ConfigError, EasyCacheConfig, MethodConfig, UniformConfig
 from diffcache.config import RunFacts
-from diffcache.planning.derived_config import DerivedConfig
 from diffcache.planning.memory_bound import AtSites
+from diffcache.recipes.derived_config import DerivedConfig
 
 RUN = RunFacts(
     "FluxTransformer2DModel", num_ticks=28, denoiser="transformer", blocks={"transformer_blocks": 4}
