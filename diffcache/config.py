@@ -182,7 +182,7 @@ class CacheConfig(MethodConfig):
         return False
 
     @property
-    def watch(self) -> float | None:
+    def watch_bound(self) -> float | None:
         """The largest error of a prediction, as a fraction of the output, before ticks are computed (see `Watch`); None: any."""
         return None
 

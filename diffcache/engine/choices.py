@@ -69,7 +69,7 @@ def choices_of(config: CacheConfig, facts: RunFacts) -> Choices:
         basis=config.stored_basis,
         scheduler=lambda: config.scheduler(facts),
         guards=config.guards(facts),
-        watch=config.watch,
+        watch=config.watch_bound,
         predictor=config.predictor_for(facts),
         corrector=corrector,
         hindsight=config.corrects(facts) and facts.evolves and corrector is None,

@@ -84,7 +84,7 @@ class PipelineScope(Scope):
         levels = self.config.respaced(nominal) if self.config is not None and nominal is not None else None
         if levels is not None:
             respace(noise_scheduler, levels)
-        self._look_at(noise_scheduler)
+        self._measure(noise_scheduler)
         if self.run is not None and (self.run.tick or self.run.progress.called):
             self.end_run()
 
@@ -126,7 +126,7 @@ class PipelineScope(Scope):
         """Most pipelines hand the denoiser their timestep as it is, a view into the noise scheduler's list."""
         run = self.run if self.run is not None and not self.run.progress.over else self._begin()
         if not run.progress.called:
-            self._look_at_guidance(run)
+            self._note_guidance(run)
         index = index_in_list(call.tensors.values(), self.active)
         if index is None:
             return run
@@ -139,8 +139,8 @@ class PipelineScope(Scope):
             run.progress.timetable.begins_at(index - run.progress.tick)
         return run
 
-    def _look_at(self, noise_scheduler: Any) -> None:
-        super()._look_at(noise_scheduler)
+    def _measure(self, noise_scheduler: Any) -> None:
+        super()._measure(noise_scheduler)
         option = asked_noise_option(noise_scheduler, self._arguments)
         if option is not None:
             self.fresh_noise = noise_by(noise_scheduler, option)
@@ -151,7 +151,7 @@ class PipelineScope(Scope):
         super().close()
         self.pipeline, self.active, self.noise_schedulers = None, None, []
 
-    def _look_at_guidance(self, run: Run) -> None:
+    def _note_guidance(self, run: Run) -> None:
         """What hindsight corrects later presumes that guidance weighs outputs as it did."""
         if self.influence is None:
             return

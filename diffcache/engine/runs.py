@@ -122,7 +122,7 @@ class Run:
     def tick(self) -> int:
         return self.progress.tick
 
-    def engine(self, served: Served, config: CacheConfig, call: Call) -> Engine:
+    def begin_engine(self, served: Served, config: CacheConfig, call: Call) -> Engine:
         """Makes the engine of a denoiser, at its first call."""
         facts = self._facts(served, call)
         agreement = agreement_of(served.module)

@@ -151,7 +151,7 @@ class Scope:
         if run is None or self.config is None:
             return None
         run.progress.called = True
-        return run.engines.get(id(served.module)) or run.engine(served, self.config, call)
+        return run.engines.get(id(served.module)) or run.begin_engine(served, self.config, call)
 
     def run_of(self, call: Call) -> Run | None:
         """The run that a call belongs to, which may begin here; None where nothing says where the loop stands."""
@@ -223,8 +223,8 @@ class Scope:
         self.records.append(self.run.record)
         return self.run
 
-    def _look_at(self, noise_scheduler: Any) -> None:
-        """A loop is about to begin over this noise scheduler's timesteps; None where it is unknown."""
+    def _measure(self, noise_scheduler: Any) -> None:
+        """What its steps do to errors, and whether they add noise: before a loop begins over its timesteps. None where it is unknown."""
         if noise_scheduler is None or self.config is None:
             return
         if self.config.hindsight:

@@ -218,7 +218,7 @@ def _passes(engine: MetaEngine, shown: DryRun) -> str:
 def _decided(engines: Sequence[MetaEngine], config: CacheConfig) -> str:
     if any(engine.is_adaptive for engine in engines):
         return "in"
-    return "more" if config.watch is not None else "before"
+    return "more" if config.watch_bound is not None else "before"
 
 
 def _site_lines(sites: Sequence[PlannedSite]) -> list[str]:

@@ -67,8 +67,8 @@ class DerivedConfig(CacheConfig):
         return self.base.own_hindsight
 
     @property
-    def watch(self) -> float | None:
-        return self.base.watch
+    def watch_bound(self) -> float | None:
+        return self.base.watch_bound
 
     @property
     def counts_guidance(self) -> bool:

@@ -67,10 +67,6 @@ class UniformConfig(CacheConfig):
         extrapolates = self.order > 0 and self.predictor == "polynomial"
         return "velocity" if extrapolates and self.site == MODEL else "residual"
 
-    @property
-    def watch(self) -> float | None:
-        return self.watch_bound
-
     def scheduler(self, run: RunFacts) -> Interval:
         return Interval(self.interval, first=max(self.guards(run).warmup_steps - 1, 0))
 

@@ -34,7 +34,7 @@ class WatchedTrajectory(TrajectoryConfig):
     """A method of somebody's own that compares predictions, and has a watch as well."""
 
     @property
-    def watch(self) -> float:
+    def watch_bound(self) -> float:
         return 1.0
 
 

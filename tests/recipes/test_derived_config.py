@@ -33,7 +33,7 @@ def test_it_is_the_base_with_other_sites() -> None:
     assert config.sites(RUN) == ("a", "b")
     assert config.sites(OTHER) == ("c",)
     assert (config.name, config.options()) == (base.name, base.options())
-    assert (config.cache_dtype, config.watch, config.warmup_steps) == ("int8", 0.5, 2)
+    assert (config.cache_dtype, config.watch_bound, config.warmup_steps) == ("int8", 0.5, 2)
     assert config.guards(RUN) == base.guards(RUN)
     assert config.resolved() == config
 
