@@ -61,9 +61,9 @@ class DryRun:
         self.records: list[RunRecord] = []
         self._recorded = RecordedCalls()
         self._scope: Scope | None = None
-        self.forget()
+        self.count_anew()
 
-    def forget(self) -> None:
+    def count_anew(self) -> None:
         """Begins to count anew: the calls so far came before the loop, and belong to no run."""
         self.engines: list[MetaEngine] = []
         self.fullest = Footprint()
@@ -100,16 +100,23 @@ class DryRun:
 
 
 class _FirstRun(PipelineScope):
-    """A pipeline call that is broken off after its first run. What it computes before the loop is no run."""
+    """A pipeline call that is broken off after its first run. What it computes before the loop is no run.
 
-    forget: Callable[[], None]
+    Args:
+        count_anew: is called where that is over.
+        others: see `PipelineScope`.
+    """
+
+    def __init__(self, count_anew: Callable[[], None], *others: Any, **options: Any) -> None:
+        super().__init__(*others, **options)
+        self._count_anew = count_anew
 
     def timesteps_set(self, noise_scheduler: object) -> None:
         comes_before = self.run is not None and self.run.progress.unsure
         super().timesteps_set(noise_scheduler)
         if comes_before and self.run is None:
             self.records.clear()
-            self.forget()
+            self._count_anew()
 
     def stepped(
         self, noise_scheduler: object, timestep: object, options: Mapping[str, Any], result: Any
@@ -158,15 +165,16 @@ def dry_run(
             return _loop(target, config, dict(call))
         shown = DryRun()
         scope = _FirstRun(
+            shown.count_anew,
             config,
             plain,
             target,
             noise_schedulers,
             call=call,
             guidance=guidance_in(target, call),
+            facts=facts,
             make_engine=shown.make_engine,
         )
-        scope.forget = shown.forget
         with shown.inside(scope), suppress(Over):
             base_class(type(target)).__call__(target, **_without_callbacks(call))
         return shown
