@@ -46,8 +46,8 @@ def predictor_from(description: Mapping[str, Any]) -> Predictor:
             "name": "conditional", "of": process.MODELLED, "covariance": list(rows), "between": list(between),
             "noise": float(noise), "window": int(window),
         } if window > 0 and _is_covariance(rows) and _is_covariance(between) and _is_measured(description, len(between)):  # fmt: skip
-            covariance, corrects = np.array(rows, dtype=float), np.array(between, dtype=float)
-            return Conditional(covariance, noise, window, corrects, _measured(description))
+            believed, covariance = np.array(rows, dtype=float), np.array(between, dtype=float)
+            return Conditional(believed, noise, window, covariance, _measured(description))
         case {"name": "conditional"} if "of" not in description:
             raise ScheduleError("predictor: its covariance is of an older version's velocities: tune again.")
         case {"name": "average velocity", "levels": list(levels), "backs": list(backs)} if (

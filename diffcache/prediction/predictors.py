@@ -179,39 +179,39 @@ class Conditional(Predictor):
     """The conditional mean of a Gaussian process (`diffcache.trajectory`), given the newest features.
 
     Args:
-        covariance: of the outputs at all ticks of the run, [ticks, ticks].
+        believed: covariance of the outputs at all ticks of the run that predictions count with, [ticks, ticks]; a rougher one makes them careful.
         noise: see `conditional_weights`.
         window: how many features it uses.
-        between: the covariance that ticks between computed ones are corrected with, [ticks, ticks]; None: the same.
-        measured: where `between` was measured, and what else was: schedules carry it to other runs. None: it was not measured.
+        covariance: of the outputs, [ticks, ticks], with which ticks between computed ones are corrected; None: the same.
+        measured: where `covariance` was measured, and what else was: schedules carry it to other runs. None: it was not measured.
     """
 
     doubted = False
 
     def __init__(
         self,
-        covariance: Array,
+        believed: Array,
         noise: float,
         window: int = WINDOW,
-        between: Array | None = None,
+        covariance: Array | None = None,
         measured: Measurement | None = None,
     ) -> None:
-        self.covariance = covariance
+        self.believed = believed
         self.noise = noise
         self.depth = window
-        self.between = covariance if between is None else between
+        self.covariance = believed if covariance is None else covariance
         self.measured = measured
 
     @property
     def curve(self) -> "Predictor":
-        return Conditional(self.between, BETWEEN, self.depth + 1)
+        return Conditional(self.covariance, BETWEEN, self.depth + 1)
 
     def describe(self) -> dict[str, Any]:
         return {
             "name": "conditional",
             "of": MODELLED,
-            "covariance": self.covariance.tolist(),
-            "between": self.between.tolist(),
+            "covariance": self.believed.tolist(),
+            "between": self.covariance.tolist(),
             "noise": self.noise,
             "window": self.depth,
             **({} if self.measured is None else self.measured.describe()),
@@ -219,9 +219,9 @@ class Conditional(Predictor):
 
     def weights(self, past: Sequence[Moment], target: Moment) -> list[float]:
         known = [moment.tick for moment in past]
-        if max(target.tick, *known) >= len(self.covariance):  # the run is longer than was expected
+        if max(target.tick, *known) >= len(self.believed):  # the run is longer than was expected
             return [1.0] + [0.0] * (len(past) - 1)
-        weights = conditional_weights(self.covariance, known, [target.tick], self.noise)
+        weights = conditional_weights(self.believed, known, [target.tick], self.noise)
         return [float(weight) for weight in weights[:, 0]]
 
     def expected_error(self, past: Sequence[int], target: int) -> float:
@@ -231,10 +231,10 @@ class Conditional(Predictor):
             past: ticks of the features, newest first.
             target: the tick to predict.
         """
-        weights = conditional_weights(self.covariance, past, [target], self.noise)[:, 0]
+        weights = conditional_weights(self.believed, past, [target], self.noise)[:, 0]
         ticks, signed = [*past, target], np.append(weights, -1.0)
-        variance = signed @ self.covariance[np.ix_(ticks, ticks)] @ signed
-        return math.sqrt(max(variance, 0.0) / self.covariance.diagonal().mean())
+        variance = signed @ self.believed[np.ix_(ticks, ticks)] @ signed
+        return math.sqrt(max(variance, 0.0) / self.believed.diagonal().mean())
 
 
 class Lerp(Predictor):

@@ -23,7 +23,7 @@ def planning_anew(schedule: Schedule, ticks: int, hindsight: bool | None = None)
     angles, response, pure_noise, amplification = predictor.measured
     return TrajectoryConfig(
         speedup=min(schedule.num_ticks / max(len(schedule.computed_ticks), 1), ticks),
-        covariance=predictor.between.tolist(),
+        covariance=predictor.covariance.tolist(),
         response=None if response is None else response.tolist(),
         angles=angles,
         pure_noise=pure_noise,

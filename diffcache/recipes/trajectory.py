@@ -216,7 +216,7 @@ class TrajectoryConfig(BudgetedConfig):
         return Conditional(
             process.believed(trust.roughness),
             trust.noise,
-            between=process.covariance,
+            covariance=process.covariance,
             measured=known.measurement(course),
         )
 

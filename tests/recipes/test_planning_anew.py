@@ -86,7 +86,7 @@ def test_another_run_is_planned_with_what_is_carried_to_it(ticks: int) -> None:
         config.angles,
         run.moments,
     )
-    np.testing.assert_array_equal(predictor.between, carried)
+    np.testing.assert_array_equal(predictor.covariance, carried)
     response = response_at(np.array(config.response), config.angles, run.moments)
     np.testing.assert_array_equal(predictor.measured.response, response)
     assert len(config.plan(run, SPEEDUP).ticks) == int(ticks / SPEEDUP)
@@ -106,7 +106,7 @@ def test_other_noise_levels_in_as_many_ticks_are_another_run_too() -> None:
     found, unmoved = (measured_in(STEPS, angles=given).predictor_for(moved) for given in (angles(run), None))
     assert isinstance(found, Conditional)
     assert isinstance(unmoved, Conditional)
-    assert not np.allclose(found.between, unmoved.between)
+    assert not np.allclose(found.covariance, unmoved.covariance)
 
 
 def angles(run: RunFacts) -> tuple[float, ...]:
