@@ -45,12 +45,11 @@ def amplifying_as(scale: float) -> float:
     return Guidance(scale).amplification
 
 
-def test_what_is_shown_moves_the_strength_only_beyond_what_is_usual() -> None:
-    for usual in (3 / UNTELLING, 3.0, 3 * UNTELLING):
+def test_what_is_shown_counts_only_where_it_is_far_from_the_scale() -> None:
+    for usual in (1.01 * 3 / UNTELLING, 3.0, 2.99 * UNTELLING):
         assert Guidance(3.0, shown=amplifying_as(usual)).strength == 3
-    for shown in (1.5, 6.0):
-        nearer = shown * UNTELLING if shown < 3 else shown / UNTELLING
-        assert Guidance(3.0, shown=amplifying_as(shown)).strength == round(nearer, 1)
+    for unusual in (1.4, 6.2):
+        assert Guidance(3.0, shown=amplifying_as(unusual)).strength == unusual
 
 
 def test_where_the_scale_is_unknown_the_strength_is_what_is_shown() -> None:
@@ -61,7 +60,7 @@ def test_guidance_is_weaker_than_its_scale_where_the_passes_are_nearer_than_usua
     square = 1 / (1 / 0.2**2 - 1)
     weak = Guidance(3.0).showing(1 + square, 1.0, 1.0)
     assert weak.amplification == pytest.approx(math.sqrt(1 + 0.2**2 * (3**2 - 1)), abs=0.005)
-    assert weak.strength == round(1.346 * UNTELLING, 1)
+    assert weak.strength == 1.3
 
 
 def test_it_is_never_below_one() -> None:
