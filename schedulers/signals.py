@@ -52,7 +52,7 @@ class SecantGain(Signal):
         self.gain: Tensor | None = None
 
     def measure(self, latents: Sequence[Tensor]) -> Tensor | None:
-        if self.gain is None or self.output_size is None or not _are_alike(latents, self.previous):
+        if self.gain is None or self.output_size is None:
             return None
         moved = torch.stack([mean_abs(x, y) for x, y in zip(latents, self.previous, strict=True)])
         return self.gain * moved / (self.output_size + EPS)
@@ -61,7 +61,7 @@ class SecantGain(Signal):
         self.previous = [x.clone() for x in latents]  # pipelines may step their latents in place
 
     def computed(self, latents: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        if _are_alike(outputs, self.outputs):
+        if self.outputs:
             pairs = zip(latents, self.latents, outputs, self.outputs, strict=True)
             means = torch.stack([secant_means(x, y, *_generated(x, y, v, w)) for x, y, v, w in pairs])
             rise, self.output_size, run = means.unbind(-1)
@@ -78,11 +78,6 @@ class SecantGain(Signal):
             yield from self.latents
         yield from self.outputs
         yield from (scalar for scalar in (self.gain, self.output_size) if scalar is not None)
-
-
-def _are_alike(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
-    """Whether tensors can be compared: as many, of the same shapes."""
-    return [x.shape for x in one] == [x.shape for x in other]
 
 
 class Drift(Signal):

@@ -25,7 +25,7 @@ class Branch:
     Attributes:
         conditioning: the arguments of its newest call that may tell it apart.
         fingerprint: of its newest call.
-        changed: the fingerprint differs from that of what had been stored.
+        changed: the fingerprint differs from that of the calls before, and nothing has been stored since.
         remade: arguments that the pipeline makes anew at every tick.
         given: its newest call's conditioning, in hand-written loops.
         kept: paths of those that were the same in its last two calls.
@@ -70,7 +70,8 @@ class Branch:
     def recognise(self, fingerprint: tuple[Any, ...]) -> None:
         """Drops what is stored if the newest call looks otherwise than those before."""
         if self.fingerprint != fingerprint:
-            self.changed = self.stored
+            # Not by what is stored: it may be dropped already, for another prompt.
+            self.changed = bool(self.fingerprint)
             self.empty()
             self.fingerprint = fingerprint
 
