@@ -78,8 +78,11 @@ class Plan:
     @property
     def compute_fraction(self) -> float:
         """Share of the work that is computed: exact, at least, or at most, as `decided` says."""
-        bound = 1.0 if self.most is None else self.most / self.foreseen.num_ticks
-        return min(self.foreseen.compute_fraction, bound)
+        if (
+            self.decided != "in" or self.most is None
+        ):  # guards may compute more than a method whose ticks are known beforehand
+            return self.foreseen.compute_fraction
+        return min(self.foreseen.compute_fraction, self.most / self.foreseen.num_ticks)
 
     @property
     def cache_bytes(self) -> int:
@@ -164,18 +167,12 @@ def plan_of(
         cache_dtype=config.cache_dtype,
         on_host=any(config.format(fact).memory.on_host for fact in facts),
         on_cpu=all(fact.device.type == "cpu" for fact in facts),
-        most=max((most for fact in facts if (most := _most_ticks(config, fact)) is not None), default=None),
+        most=max((most for most in map(config.most_ticks, facts) if most is not None), default=None),
         footprint=shown.fullest,
         others=shown.others,
         first_calls=tuple(shown.first_calls),
         notes=notes,
     )
-
-
-def _most_ticks(config: CacheConfig, run: RunFacts) -> int | None:
-    """As the method has it, unless its guards compute more."""
-    most, guards = config.most_ticks(run), config.guards(run)
-    return most and max(most, min(guards.warmup_steps + guards.tail_steps, run.num_ticks or 0))
 
 
 def _may_be_planned_anew(config: CacheConfig, run: RunFacts) -> bool:
