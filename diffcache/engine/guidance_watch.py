@@ -144,11 +144,11 @@ class GuidanceWatch:
         if not self._is_told and not shows_scale:
             return None
         if not self._is_told:
-            self.engine.decider.observer.guided(found.share_of_second)
+            self.engine.decider.observer.guided(found.weight, conditional_first=found.is_conditional_first)
         here = replace(told, scale=found.scale) if shows_scale else told
         now = told if self._is_told else here
         if sizes is not None and now.counted > 1:
-            is_first = found.share_of_second <= 0.5 if shows_scale else is_first
+            is_first = found.is_conditional_first if shows_scale else is_first
             conditional, unconditional = (
                 (sizes.first, sizes.second) if is_first else (sizes.second, sizes.first)
             )

@@ -37,8 +37,8 @@ class Observer:
             stream: index of the one that continues the site's first latent. A block of Flux returns the text first.
         """
 
-    def guided(self, share_of_second: float) -> None:
-        """A step of two passes, or one, was seen, of which the scale was asked: the noise scheduler got so much of the second pass, and of the first the rest."""
+    def guided(self, scale: float, *, conditional_first: bool) -> None:
+        """A step has shown a scale of guidance that nothing told, and which of two passes is the conditional one."""
 
     def measured(self, denoiser: str, step: Step, signal: Sequence[float]) -> None:
         """What the cache scheduler has read from the device at a tick (`CacheScheduler.measure`)."""

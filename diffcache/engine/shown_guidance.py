@@ -47,9 +47,17 @@ class PlainGuidance(NamedTuple):
 
         Which pass is the conditional one need not be known: with u + s * (c - u) it is that of the larger weight.
         """
-        if not self.unexplained <= TOLERANCE**2:
-            return None
-        return round(max(self.share_of_second, 1 - self.share_of_second), 1)
+        return round(self.weight, 1) if self.unexplained <= TOLERANCE**2 else None
+
+    @property
+    def weight(self) -> float:
+        """Of the conditional pass in what the noise scheduler got: the scale, as it is."""
+        return max(self.share_of_second, 1 - self.share_of_second)
+
+    @property
+    def is_conditional_first(self) -> bool:
+        """Whether the conditional pass is the first."""
+        return self.share_of_second <= 0.5
 
     @property
     def is_clear(self) -> bool:

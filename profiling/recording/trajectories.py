@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diffcache.config import CacheConfig
 from diffcache.profiling.recording.calling import Call, accelerated
 from diffcache.profiling.recording.each_call import of_each_call
 from diffcache.profiling.recording.journal import Entry
@@ -19,20 +20,20 @@ from diffcache.schedulers.errors import TargetError
 from diffcache.trajectory.process import MODELLED
 
 
-class _Full(UniformConfig):
-    """Asks how a loop guides."""
+class _Asking(CacheConfig):
+    """A method whose runs are asked how a loop guides."""
 
     @property
     def counts_guidance(self) -> bool:
         return True
 
 
-class _Alternating(EvenConfig):
-    """Asks how a loop guides."""
+class _Full(_Asking, UniformConfig):
+    pass
 
-    @property
-    def counts_guidance(self) -> bool:
-        return True
+
+class _Alternating(_Asking, EvenConfig):
+    pass
 
 
 FULL = _Full(interval=1, order=1)

@@ -35,17 +35,19 @@ class Velocities(Observer):
         samples: the denoiser's input, by tick from 1; empty where it is not known among its arguments.
         moments: by computed tick.
         denoisers: which were called, by computed tick.
-        share_of_second: weight of the second guidance pass in what the noise scheduler got, where nothing tells the scale; None: it was not seen.
+        scale: of guidance, as a step has shown it where nothing tells it; None: none has.
+        conditional_first: of two passes, as that step has shown it.
     """
 
     of: dict[str, dict[int, Tensor]] = field(default_factory=dict)
     samples: dict[int, Tensor] = field(default_factory=dict)
     moments: dict[int, Moment] = field(default_factory=dict)
     denoisers: dict[int, set[str]] = field(default_factory=dict)
-    share_of_second: float | None = None
+    scale: float | None = None
+    conditional_first: bool = False
 
-    def guided(self, share_of_second: float) -> None:
-        self.share_of_second = share_of_second
+    def guided(self, scale: float, *, conditional_first: bool) -> None:
+        self.scale, self.conditional_first = scale, conditional_first
 
     def called(self, denoiser: str, step: Step, latents: Sequence[Tensor]) -> None:
         if latents:
@@ -123,7 +125,7 @@ def trajectory_of(pipe: Any, call: Call, seen: Velocities) -> Trajectory:
     if not whole:
         raise NotMeasurable("no guidance pass is called at every tick: nothing can be measured here.")
     told, given = UNTOLD if isinstance(pipe, Loop) else guidance_in(pipe, call), call.get(SECOND_SCALE)
-    one = replace(told, scale=told.scale or _scale_by(seen.share_of_second))
+    one = replace(told, scale=told.scale or seen.scale or 1.0)
     other = one if given is None else replace(one, scale=float(given))
     guidance = [
         other if any(name.endswith(SECOND) for name in seen.denoisers[tick]) else one for tick in ticks
@@ -133,24 +135,19 @@ def trajectory_of(pipe: Any, call: Call, seen: Velocities) -> Trajectory:
         and bool(seen.samples)
         and all(map(is_doubled, seen.samples.values()))
     )
-    if isinstance(pipe, Loop) and seen.share_of_second is None and len(whole) == 2:
+    if isinstance(pipe, Loop) and seen.scale is None and len(whole) == 2:
         raise NotMeasurable(
             "the loop's steps do not show how its two guidance passes are combined: name its noise scheduler, denoising_run(..., noise_scheduler=)."
         )
-    first = is_conditional_first(pipe) if seen.share_of_second is None else seen.share_of_second <= 0.5
+    first = is_conditional_first(pipe) if seen.scale is None else seen.conditional_first
     found = []
     for tick in ticks:
         outputs = {
             branch: without_variance(of[tick], latents[0] if latents else ()) for branch, of in whole.items()
         }
-        found.append(passes(outputs, doubled, first, in_order=seen.share_of_second is not None))
+        found.append(passes(outputs, doubled, first, in_order=seen.scale is not None))
     samples = {tick: sample.chunk(2)[0] if doubled else sample for tick, sample in seen.samples.items()}
     return Trajectory(found, guidance, samples, tuple(seen.moments[tick] for tick in ticks), handovers)
-
-
-def _scale_by(share_of_second: float | None) -> float:
-    """The scale of guidance by the weight of the second pass; 1 where it was not seen."""
-    return 1.0 if share_of_second is None else max(share_of_second, 1 - share_of_second)
 
 
 def without_variance(output: Tensor, latent: Sequence[int]) -> Tensor:
