@@ -152,8 +152,9 @@ class PipelineScope(Scope):
         self.pipeline, self.active, self.noise_schedulers = None, None, []
 
     def _note_guidance(self, run: Run) -> None:
-        """What hindsight corrects later presumes that guidance weighs outputs as it did."""
-        if self.influence is None:
+        """What hindsight corrects later, and the plans of some methods, presume that guidance weighs outputs as it did."""
+        counts = self.config is not None and self.config.counts_guidance
+        if self.influence is None and not counts:
             return
         guidance = kept_scales_of(self.pipeline)
         if guidance != self._scales_seen:

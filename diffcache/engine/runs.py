@@ -208,9 +208,8 @@ class Run:
                 stack.callback(engine.close)
             watch, self._guidance_watch = self._guidance_watch, None
             shown = [] if watch is None else watch.later_scales()
-            self.scales_seen.note(
-                self.record, self._guidance.scale, shown
-            )  # first: engines that close then give no expected error
+            # First: where the scale has changed, engines that close give no expected error.
+            self.scales_seen.note(self.record, self._guidance.scale, shown)
             self._note_length()
             obstacle = self._obstacle_of_hindsight()
             if obstacle is not None:

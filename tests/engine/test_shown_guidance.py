@@ -393,7 +393,10 @@ def test_a_report_says_where_the_scale_of_guidance_was_assumed(
     )
 
 
-@pytest.mark.parametrize("config", [TrajectoryConfig(speedup=2), EvenConfig(speedup=2)])
+@pytest.mark.parametrize(
+    "config",
+    [TrajectoryConfig(speedup=2), TrajectoryConfig(speedup=2, hindsight=False), EvenConfig(speedup=2)],
+)
 def test_a_callback_that_changes_the_scale_of_a_pipeline_is_told_of_where_the_scale_counts(
     config: CacheConfig,
 ) -> None:
