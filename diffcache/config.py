@@ -250,6 +250,10 @@ class CacheConfig(MethodConfig):
         """What corrects a predicted value; None for nothing."""
         return None
 
+    def last_step(self, run: RunFacts) -> tuple[float, ...] | None:
+        """Weights of the first sample and of each tick's velocity with which the sample after the last step is corrected; None for nothing."""
+        return None
+
     def repairs(self, site: str, quantization: str | None) -> Mapping[str, Repair]:
         """What is folded into layers of the denoiser of this name, quantised like this: gain and shift by the layer's path."""
         return {}

@@ -31,6 +31,7 @@ class Choices:
         predictor: how.
         corrector: repaired how; None for not at all.
         hindsight: reused ticks are corrected when the next one is computed.
+        last_step: weights with which the sample after the last step is corrected (see `LastStep`); None for not at all.
         format: how features lie in memory.
         cache_dtype: the name of that format's dtype; None for as computed.
         guidance_rule: when and how the unconditional pass is rebuilt; None to treat all passes alike.
@@ -50,6 +51,7 @@ class Choices:
     predictor: Predictor
     corrector: Corrector | None
     hindsight: bool
+    last_step: tuple[float, ...] | None
     format: Format
     cache_dtype: str | None
     guidance_rule: GuidanceRule | None
@@ -73,6 +75,7 @@ def choices_of(config: CacheConfig, facts: RunFacts) -> Choices:
         predictor=config.predictor_for(facts),
         corrector=corrector,
         hindsight=config.corrects(facts) and facts.evolves and corrector is None,
+        last_step=config.last_step(facts) if facts.evolves else None,
         format=config.format(facts),
         cache_dtype=config.cache_dtype,
         guidance_rule=config.guidance(facts),

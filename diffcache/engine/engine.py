@@ -11,18 +11,15 @@ from diffcache.discovery.site_names import is_inside
 from diffcache.engine.branch import Branch
 from diffcache.engine.branches import Branches
 from diffcache.engine.choices import Choices
+from diffcache.engine.chosen_corrections import step_corrections_for
 from diffcache.engine.decider import Decider
 from diffcache.engine.execution import Carried, Computation, Execution, Invocation, Parts, carried_out
 from diffcache.engine.guidance_pass import RebuiltPass, one_by_one
-from diffcache.engine.guided_steps import GuidedSteps
 from diffcache.engine.inner_sites import InnerSites
-from diffcache.engine.observers import Observer
 from diffcache.engine.obstacles import KEPT_ATTENTION, OTHER_BATCH, misfit, obstacle_to
 from diffcache.engine.progress import Progress
-from diffcache.engine.retracing import Retracing
 from diffcache.engine.returned_outputs import ReturnedOutputs
 from diffcache.engine.some_tokens import SomeTokens
-from diffcache.engine.step_hindsight import StepHindsight
 from diffcache.engine.whole_model import WholeModel
 from diffcache.host.kept_attention import KeptAttention
 from diffcache.host.parallel import Agreement
@@ -42,24 +39,6 @@ def execution_for(parts: Parts) -> Execution:
     return WholeModel(parts) if parts.choices.rows is None else SomeTokens(parts)
 
 
-def step_hindsight_for(choices: Choices, setup: StoreSetup, observer: Observer) -> StepHindsight | None:
-    """What corrects in the noise scheduler's steps, in one run of a denoiser; None where nothing is corrected, or outputs are.
-
-    A run that is only looked at may go on with what was computed, and then nothing is to be corrected. With sites or tokens inside,
-    ticks are computed in part.
-    """
-    in_parts = is_inside(choices.sites) or choices.rows is not None
-    if not setup.hindsight or in_parts or observer.shadow:
-        return None
-    influence = setup.times.influence
-    if influence is not None and influence.clips:
-        return Retracing(setup.times, setup)
-    is_one = not choices.per_sample and choices.facts.experts == 1
-    if choices.facts.guidance.is_linear or choices.basis != "velocity" or not is_one:
-        return None
-    return GuidedSteps(setup.times, setup)
-
-
 class Engine:
     """One denoiser in one run.
 
@@ -74,7 +53,7 @@ class Engine:
         name: the denoiser's, in the report.
         branches: the guidance passes that have been called.
         decider: what is computed and what is reused.
-        step_hindsight: corrects in the noise scheduler's steps; None where outputs are corrected instead.
+        step_corrections: what corrects in the noise scheduler's steps.
         returned: what each guidance pass of this tick has returned, if somebody asks.
     """
 
@@ -100,7 +79,7 @@ class Engine:
         )
         self.branches = Branches(self.setup)
         self.execution = execution(Parts(self.decider, record))
-        self.step_hindsight = step_hindsight_for(choices, self.setup, self.decider.observer)
+        self.step_corrections = step_corrections_for(choices, self.setup, self.decider.observer)
         self.rebuilt_pass = None if rule is None else RebuiltPass(name, rule, choices.guards, record)
         self.batched_guidance = BatchedGuidance()
         self.kept_attention = KeptAttention()
@@ -141,8 +120,8 @@ class Engine:
         with ExitStack() as stack:
             if self.rebuilt_pass is not None:
                 stack.callback(self.rebuilt_pass.clear)
-            if self.step_hindsight is not None:
-                stack.callback(self.step_hindsight.forget)
+            for correction in self.step_corrections:
+                stack.callback(correction.forget)
             for drop in (self.decider.clear, self.branches.clear, self.setup.format.memory.end_call):
                 stack.callback(drop)
             self.execution.close()
@@ -172,24 +151,27 @@ class Engine:
         self.returned.take()
         if self.rebuilt_pass is not None:
             self.rebuilt_pass.clear()
-        if self.step_hindsight is not None:
-            self.step_hindsight.forget()
+        for correction in self.step_corrections:
+            correction.forget()
         self.account()
 
     def choose_anew(self, choices: Choices) -> None:
         """More is known of the run after its first tick, so the method has chosen again: as before, but for when and how it predicts and corrects."""
-        is_corrected_alike = choices.hindsight == self.choices.hindsight
+        is_corrected_alike = (choices.hindsight, choices.last_step) == (
+            self.choices.hindsight,
+            self.choices.last_step,
+        )
         self.setup.predict_with(choices.predictor, hindsight=choices.hindsight)
         self.decider.choose_anew(choices)
         if not is_corrected_alike:
-            if self.step_hindsight is not None:
-                self.step_hindsight.forget()
-            self.step_hindsight = step_hindsight_for(choices, self.setup, self.decider.observer)
+            for correction in self.step_corrections:
+                correction.forget()
+            self.step_corrections = step_corrections_for(choices, self.setup, self.decider.observer)
 
     def recode(self, format: Format) -> None:
         """Between two calls: what is stored, and what will be, is kept in another format."""
-        if self.step_hindsight is not None:
-            self.step_hindsight.recode()
+        for correction in self.step_corrections:
+            correction.recode()
         for branch in self.branches.known:
             for store in branch.stores.values():
                 store.recode(format)
@@ -233,8 +215,8 @@ class Engine:
         yield from self.execution.tensors()
         if self.rebuilt_pass is not None:
             yield from self.rebuilt_pass.tensors()
-        if self.step_hindsight is not None:
-            yield from self.step_hindsight.tensors()
+        for correction in self.step_corrections:
+            yield from correction.tensors()
         yield from self.returned.tensors()
 
     def _call(self, asked: Invocation) -> Carried:

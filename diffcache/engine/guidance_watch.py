@@ -10,7 +10,7 @@ from torch import Tensor
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.engine.engine import Engine
 from diffcache.engine.shown_guidance import PlainGuidance, Sizes, passes_of, plain_guidance, velocity_sizes
-from diffcache.engine.step_hindsight import seen
+from diffcache.engine.step_correction import seen
 from diffcache.host.conventions import UNCONDITIONAL
 from diffcache.host.rows import is_doubled
 from diffcache.noise_schedulers.step_calls import StepCall

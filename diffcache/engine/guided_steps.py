@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from diffcache.engine.step_hindsight import StepHindsight, guided_velocity
+from diffcache.engine.step_correction import StepCorrection, guided_velocity
 from diffcache.kernels.extrapolate import extrapolate
 from diffcache.noise_schedulers.step_calls import StepCall
 from diffcache.noise_schedulers.timetable import Timetable
@@ -19,7 +19,7 @@ from diffcache.store.formats import Ring
 from diffcache.store.rings import StoreSetup
 
 
-class GuidedSteps(StepHindsight):
+class GuidedSteps(StepCorrection):
     """Predicts and corrects the guided velocity, in place of those of the guidance passes.
 
     The noise scheduler adds up guided velocities. Plain guidance is linear in its passes, so that each of them can be predicted and corrected alone.
@@ -41,6 +41,10 @@ class GuidedSteps(StepHindsight):
         self._reused: list[ReusedTick] = []
         self._calls: tuple[tuple[str, str, int], ...] | None = None
         self._is_over = False
+
+    @property
+    def obstacle(self) -> str | None:
+        return None if self._times.influence is None else self._times.influence.obstacle
 
     def stepping(self, noise_scheduler: Any, tick: int, call: StepCall, passes: Passes) -> StepCall:
         if self._is_over or not self._goes_on(tick, passes):

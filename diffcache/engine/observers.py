@@ -15,10 +15,12 @@ class Observer:
     Attributes:
         shadow: every site is computed; where the method would have reused, prediction and truth are compared.
         closed: the run goes on with the prediction (closed loop), not with the truth; for shadows only.
+        sees_steps: it is told of the noise scheduler's steps, too.
     """
 
     shadow = False
     closed = False
+    sees_steps = False
 
     def called(self, denoiser: str, step: Step, latents: Sequence[Tensor]) -> None:
         """A whole denoiser that has been computed before is called with these latents."""
@@ -39,6 +41,18 @@ class Observer:
 
     def guided(self, scale: float, *, conditional_first: bool) -> None:
         """A step has shown a scale of guidance that nothing told, and which of two passes is the conditional one."""
+
+    def stepping(self, tick: int, seen: Tensor, velocity: Tensor) -> None:
+        """The noise scheduler is about to step, in a run of one denoiser all of whose passes are computed, or all reused.
+
+        Args:
+            tick: of the step.
+            seen: what the denoiser sees of the sample, fp32.
+            velocity: what the noise scheduler gets, guided and corrected, fp32.
+        """
+
+    def stepped(self, sample: Tensor) -> None:
+        """It has stepped, and this is the sample after it."""
 
     def measured(self, denoiser: str, step: Step, signal: Sequence[float]) -> None:
         """What the cache scheduler has read from the device at a tick (`CacheScheduler.measure`)."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from diffcache.engine.step_hindsight import StepHindsight, guided_velocity, seen
+from diffcache.engine.step_correction import StepCorrection, guided_velocity, seen
 from diffcache.host.call import version_of
 from diffcache.kernels.extrapolate import extrapolate
 from diffcache.noise_schedulers.levels import SMALLEST
@@ -43,7 +43,7 @@ class ReusedStep(NamedTuple):
     options: Mapping[str, Any]
 
 
-class Retracing(StepHindsight):
+class Retracing(StepCorrection):
     """Corrects the sample of a run whose noise scheduler clips the samples that it predicts.
 
     A clipped step is not linear in the output, so no later output can correct an earlier one (see `hindsight_weights`). But the steps can

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from torch import nn
@@ -16,7 +17,7 @@ from diffcache.engine.engine import Engine
 from diffcache.engine.guidance_watch import GuidanceWatch
 from diffcache.engine.progress import Progress
 from diffcache.engine.scales_seen import ScalesSeen
-from diffcache.engine.step_hindsight import StepHindsight
+from diffcache.engine.step_correction import StepCorrection
 from diffcache.host.call import Call
 from diffcache.host.compiled import uncompiled
 from diffcache.host.components import is_control_network
@@ -111,7 +112,7 @@ class Run:
         self._guidance_watch: GuidanceWatch | None = None
         self.scales_seen = ScalesSeen()
         self._lacks_influence = False
-        self._step_hindsights: list[StepHindsight] = []
+        self._correcting: list[Engine] = []  # those that correct in the noise scheduler's steps
         self._note_length()
 
     @property
@@ -140,10 +141,10 @@ class Run:
             in_order = conditional_first(served.module)
             self._guidance_watch = GuidanceWatch(engine, config, facts, doubled, in_order)
         self._write_down(engine, config, facts)
-        self._step_hindsights += [] if engine.step_hindsight is None else [engine.step_hindsight]
-        if len(self._step_hindsights) > 1:
-            for hindsight in self._step_hindsights:
-                hindsight.forget()
+        self._correcting += [engine] if engine.step_corrections else []
+        if len(self._correcting) > 1:
+            for correction in chain.from_iterable(one.step_corrections for one in self._correcting):
+                correction.forget()
         self._lacks_influence |= engine.setup.hindsight and self.timetable.influence is None
         self.engines[id(served.module)] = engine
         return engine
@@ -162,26 +163,29 @@ class Run:
     ) -> StepCall | None:
         """The noise scheduler is about to step with these arguments. Returns the call that is to be made instead; None: this one."""
         watch = self._guidance_watch
-        if self._step_hindsight is None and watch is None:
+        if not self._step_corrections and watch is None:
             return None
         call = step_call_of(noise_scheduler, args, kwargs)
         if watch is not None:
             self._choose_anew(watch, watch.stepping(noise_scheduler, call))
-        hindsight = self._step_hindsight
-        if hindsight is None:
+        corrections = self._step_corrections
+        if not corrections:
             return None
         passes = self.record.passes_at(self.tick)
         adds_noise = noise_option(noise_scheduler, kwargs) is not None
         is_whole = passes.are_computed or passes.are_reused
         if call is None or adds_noise or not self.progress.called or not is_whole:
-            hindsight.forget()
+            for correction in corrections:
+                correction.forget()
             return None
-        return hindsight.stepping(noise_scheduler, self.tick, call, passes)
+        for correction in corrections:
+            call = correction.stepping(noise_scheduler, self.tick, call, passes)
+        return call
 
     def stepped(self, result: Any) -> None:
         """The noise scheduler has stepped, and has returned this."""
-        if self._step_hindsight is not None:
-            self._step_hindsight.stepped(result[0])
+        for correction in self._step_corrections:
+            correction.stepped(result[0])
 
     def end_tick(self) -> None:
         """The noise scheduler has stepped. Steps without a denoiser call between them end one tick, not several."""
@@ -203,6 +207,7 @@ class Run:
         """Drops every tensor, and completes the record."""
         # All are closed, whatever one of them raises. They run in reverse: what is added last is closed first.
         with ExitStack() as stack:
+            stack.callback(self._correcting.clear)
             stack.callback(self.engines.clear)
             for engine in reversed(self.engines.values()):
                 stack.callback(engine.close)
@@ -216,17 +221,17 @@ class Run:
                 self.record.notes.append(f"no hindsight: {obstacle}")
 
     @property
-    def _step_hindsight(self) -> StepHindsight | None:
+    def _step_corrections(self) -> Sequence[StepCorrection]:
         """What corrects in the noise scheduler's steps, where one denoiser serves the whole run."""
-        return self._step_hindsights[0] if len(self._step_hindsights) == 1 else None
+        return self._correcting[0].step_corrections if len(self._correcting) == 1 else ()
 
     def _obstacle_of_hindsight(self) -> str | None:
         """Why reused ticks were not corrected."""
         if self._lacks_influence and self.record.observed:
             return UNNAMED
-        hindsight = self._step_hindsight
-        if hindsight is not None and hindsight.is_told and self.record.fresh_noise is None:
-            return hindsight.obstacle
+        told = [correction for correction in self._step_corrections if correction.is_told]
+        if told and self.record.fresh_noise is None:
+            return told[0].obstacle
         return None if self.timetable.influence is None else self.timetable.influence.obstacle
 
     def _is_doubled(self, engine: Engine, served: Served, call: Call) -> bool:
@@ -244,8 +249,7 @@ class Run:
         clipped = self.timetable.run_clipped_influence(self._guidance.counted)
         watch.facts = replace(watch.facts, guidance=self._guidance, clipped_influence=clipped)
         watch.engine.choose_anew(choices_of(watch.config, watch.facts))
-        hindsight = watch.engine.step_hindsight
-        self._step_hindsights = [] if hindsight is None else [hindsight]
+        self._correcting = [watch.engine] if watch.engine.step_corrections else []
         self._write_down(watch.engine, watch.config, watch.facts)
 
     def _write_down(self, engine: Engine, config: CacheConfig, facts: RunFacts) -> None:

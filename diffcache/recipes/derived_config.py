@@ -119,6 +119,9 @@ class DerivedConfig(CacheConfig):
     def corrector(self, run: RunFacts) -> Corrector | None:
         return self.base.corrector(run)
 
+    def last_step(self, run: RunFacts) -> tuple[float, ...] | None:
+        return self.base.last_step(run)
+
     def repairs(self, site: str, quantization: str | None) -> Mapping[str, Repair]:
         return self.base.repairs(site, quantization)
 

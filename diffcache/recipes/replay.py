@@ -17,7 +17,7 @@ from diffcache.prediction.descriptions import predictor_from
 from diffcache.prediction.predictors import Predictor
 from diffcache.recipes.other_runs import difference, other_guidance, same_levels
 from diffcache.recipes.planning_anew import planning_anew
-from diffcache.recipes.schedule_fields import RESPACED, check_fields
+from diffcache.recipes.schedule_fields import LAST_STEP, RESPACED, check_fields
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError, ScheduleError
@@ -41,7 +41,7 @@ class ReplayConfig(CacheConfig):
         resample: use it for runs of other lengths, noise levels or resolutions too, which are refused otherwise. Each
             tick takes the decision of the recorded tick that is nearest in noise level; corrections are left out. A schedule
             that was planned with the pipeline's own covariance is planned anew, with as large a speed-up and the usual warm-up and tail.
-        rectify: apply the schedule's affine corrections, if it has any.
+        rectify: apply the schedule's affine corrections and that of its last step, if it has any.
         respace: run at the schedule's own noise levels, if it has any.
         cache_dtype, hindsight: None: as in the run that was recorded.
         warmup_steps, tail_steps: None: 0, since the table has its own.
@@ -178,6 +178,12 @@ class ReplayConfig(CacheConfig):
         coefficients = {name: tensor for name, tensor in mine.items() if f"/{WEIGHTS}/" not in name}
         return Affine(coefficients, run.denoiser) if coefficients else None
 
+    def last_step(self, run: RunFacts) -> tuple[float, ...] | None:
+        weights = self._corrections().get(LAST_STEP)
+        if weights is None or not self.rectify or not self._is_as_fitted(run):
+            return None
+        return tuple(weights.tolist())
+
     def repairs(self, site: str, quantization: str | None) -> Mapping[str, Repair]:
         mine = self._affine(site, quantization)
         layers = {name.split("/")[0] for name in mine if f"/{WEIGHTS}/" in name}
@@ -252,9 +258,7 @@ class ReplayConfig(CacheConfig):
         """The schedule, resampled for the run where that is needed and was asked for."""
         difference = self._difference(run)
         if difference is None:
-            # What was measured is the error of runs that got no other noise, and the same guidance.
-            as_measured = other_guidance(self.schedule, run) is None and not run.adds_noise
-            return self.schedule if as_measured else replace(self.schedule, measured={})
+            return self.schedule if self._is_as_measured(run) else replace(self.schedule, measured={})
         predictor = self.schedule.predictor
         if predictor["name"] in BOUND and (self.resample or "angles" not in predictor):
             raise ScheduleError(
@@ -266,6 +270,15 @@ class ReplayConfig(CacheConfig):
                 f"the schedule has {difference}: pass resample=True, or record one for this run."
             )
         return self.schedule.resampled(run.num_ticks, run.sigmas)
+
+    def _is_as_measured(self, run: RunFacts) -> bool:
+        """Whether errors are those that were measured: of runs that got no other noise, and the same guidance."""
+        return other_guidance(self.schedule, run) is None and not run.adds_noise
+
+    def _is_as_fitted(self, run: RunFacts) -> bool:
+        """Whether errors are also those of the same ticks and weights."""
+        made = self.schedule.quantization.get(run.denoiser)
+        return self._is_as_measured(run) and made == run.quantization and self._difference(run) is None
 
     def _difference(self, run: RunFacts) -> str | None:
         return difference(

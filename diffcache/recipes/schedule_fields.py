@@ -14,6 +14,9 @@ from diffcache.store.streams import Basis
 RESPACED = "sigmas"
 """Name of a schedule's own noise levels among its corrections."""
 
+LAST_STEP = "last_step"
+"""Name of the weights of its last step's correction among them, float32 [1 + ticks] (see `CacheConfig.last_step`)."""
+
 
 def check_fields(schedule: Schedule) -> None:
     """Refuses a schedule with a value that cannot be replayed.
@@ -37,6 +40,9 @@ def check_fields(schedule: Schedule) -> None:
     levels = schedule.corrections.get(RESPACED)
     if levels is not None and any(a < b for a, b in pairwise(levels.flatten().tolist())):
         raise ScheduleError(f"corrections.{RESPACED}: noise levels must not rise during a run.")
+    weights = schedule.corrections.get(LAST_STEP)
+    if weights is not None and weights.shape != (1 + schedule.num_ticks,):
+        raise ScheduleError(f"corrections.{LAST_STEP}: must have one number more than the run has ticks.")
     unknown = [site for site in schedule.table if site.split(".")[0] not in schedule.models]
     if unknown:
         raise ScheduleError(f"table.{unknown[0]}: there is no model of that name in the schedule.")

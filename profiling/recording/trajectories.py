@@ -51,7 +51,8 @@ def full_trajectories(pipe: Any, calls: Sequence[Call]) -> list[Entry]:
 
     Returns:
         Of each call the tensor "products", the mean products of each two ticks' velocities, float64 [ticks, ticks]; "amplification", which guidance
-        shows at the first tick, float64 []; the ticks' "moments" and "handovers"; and the tensors of `_compressed`.
+        shows at the first tick, float64 []; "result", the sample after the last step as `each_short` keeps it, where that step is seen; the ticks'
+        "moments" and "handovers"; and the tensors of `_compressed`.
 
     Raises:
         TargetError: a call has no denoising loop or several, denoisers that take turns, or runs of different lengths.
@@ -80,7 +81,10 @@ def _full(pipe: Any, call: Call) -> Entry:
     moments = [astuple(moment) for moment in run.moments]
     facts = {"moments": moments, "handovers": run.handovers}
     amplification = torch.tensor(run.amplification, dtype=torch.float64)
-    return Entry({"products": _products(run), "amplification": amplification, **_compressed(run)}, facts)
+    result = {} if run.result is None else {"result": each_short(run.result)}
+    return Entry(
+        {"products": _products(run), "amplification": amplification, **result, **_compressed(run)}, facts
+    )
 
 
 def _alternating(pipe: Any, call: Call) -> Entry:
@@ -119,6 +123,11 @@ def _compressed(run: Trajectory) -> dict[str, Tensor]:
             ]
         ),
     }
+
+
+def each_short(batch: Tensor) -> Tensor:
+    """Each sample of a batch, flat, or its sketch if it is larger: float32 [samples, numbers]."""
+    return torch.stack([_short(sample.float().cpu()) for sample in batch])
 
 
 def _short(feature: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ class NotMeasurable(TargetError):
 
 @dataclass
 class Velocities(Observer):
-    """Keeps the velocities and the samples of one run in host memory.
+    """Keeps the velocities and the samples of one run in host memory, and what its steps have made at last.
 
     Attributes:
         of: by branch, one velocity for each computed tick.
@@ -37,7 +37,11 @@ class Velocities(Observer):
         denoisers: which were called, by computed tick.
         scale: of guidance, as a step has shown it where nothing tells it; None: none has.
         conditional_first: of two passes, as that step has shown it.
+        stepped_from: the last tick whose step was seen; None before the first.
+        result: the sample after that step.
     """
+
+    sees_steps = True
 
     of: dict[str, dict[int, Tensor]] = field(default_factory=dict)
     samples: dict[int, Tensor] = field(default_factory=dict)
@@ -45,6 +49,14 @@ class Velocities(Observer):
     denoisers: dict[int, set[str]] = field(default_factory=dict)
     scale: float | None = None
     conditional_first: bool = False
+    stepped_from: int | None = None
+    result: Tensor | None = None
+
+    def stepping(self, tick: int, seen: Tensor, velocity: Tensor) -> None:
+        self.stepped_from = tick
+
+    def stepped(self, sample: Tensor) -> None:
+        self.result = sample.float().cpu().clone()
 
     def guided(self, scale: float, *, conditional_first: bool) -> None:
         self.scale, self.conditional_first = scale, conditional_first
@@ -78,6 +90,7 @@ class Trajectory:
         samples: the denoiser's input at each tick from 1, [samples, ...]; empty where it is not known.
         moments: of the ticks.
         handovers: the ticks at which another denoiser takes over.
+        result: the sample after the last step, [samples, ...]; None where that step was not seen.
     """
 
     passes: list[tuple[Tensor, ...]]
@@ -85,6 +98,7 @@ class Trajectory:
     samples: dict[int, Tensor]
     moments: tuple[Moment, ...]
     handovers: tuple[int, ...] = ()
+    result: Tensor | None = None
 
     @property
     def velocities(self) -> list[tuple[Tensor, ...]]:
@@ -147,7 +161,9 @@ def trajectory_of(pipe: Any, call: Call, seen: Velocities) -> Trajectory:
         }
         found.append(passes(outputs, doubled, first, in_order=seen.scale is not None))
     samples = {tick: sample.chunk(2)[0] if doubled else sample for tick, sample in seen.samples.items()}
-    return Trajectory(found, guidance, samples, tuple(seen.moments[tick] for tick in ticks), handovers)
+    moments = tuple(seen.moments[tick] for tick in ticks)
+    result = seen.result if seen.stepped_from == ticks[-1] else None
+    return Trajectory(found, guidance, samples, moments, handovers, result)
 
 
 def without_variance(output: Tensor, latent: Sequence[int]) -> Tensor:

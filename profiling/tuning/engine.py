@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from diffcache.config import CacheConfig
 from diffcache.profiling.recording.calling import Call
 from diffcache.schedulers.errors import ConfigError
+from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.steps import MODEL
 
 INNER_SITE = "sub-layer"
@@ -82,6 +83,10 @@ class TuningEngine(ABC):
         Raises:
             TooLittle: it cannot compute so little.
         """
+
+    def corrected(self, schedule: Schedule) -> Schedule | None:
+        """A proposal with a correction that is fitted to its own runs, to be tried; None where the engine has none."""
+        return None
 
     @abstractmethod
     def fit_renders(self) -> int:

@@ -8,6 +8,7 @@ from itertools import product
 
 from diffcache.config import CacheConfig
 from diffcache.host.guidance import guidance_in
+from diffcache.profiling.calibrating.last_step import with_last_step
 from diffcache.profiling.recording.covariance import Covariance, covariance_of
 from diffcache.profiling.recording.response import response_of
 from diffcache.profiling.recording.shares import ticks_for
@@ -17,6 +18,7 @@ from diffcache.profiling.tuning.engine import TuningEngine, engine
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.moments import angles_of
+from diffcache.schedulers.schedule import Schedule
 from diffcache.trajectory.known import Matrix
 from diffcache.trajectory.transfer import smoothed
 
@@ -99,6 +101,9 @@ class TrajectoryEngine(TuningEngine):
             )
         if not handovers:  # the published method is for one denoiser
             yield from self.meancache.propose(compute)
+
+    def corrected(self, schedule: Schedule) -> Schedule | None:
+        return None if self.measured is None else with_last_step(self.task.pipe, self.task.calls, schedule)
 
     def fit_renders(self) -> int:
         return len(self.task.calls) + min(len(self.task.calls), ANSWERING) + self.meancache.fit_renders()

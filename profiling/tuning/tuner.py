@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -143,7 +143,10 @@ class Tuner:
                 schedule = frozen(self.task.pipe, self.parts.choose[0], config)
             else:
                 schedule, values = self.choosing.decided(config)
-                config = config if isinstance(config, ReplayConfig) else ReplayConfig(schedule=schedule)
+                if isinstance(config, ReplayConfig):
+                    config = replace(config, schedule=replace(config.schedule, measured=schedule.measured))
+                else:
+                    config = ReplayConfig(schedule=schedule)
             self._known[key] = Judged(config, schedule.measured["compute_fraction"], values)
         return self._known[key]
 
@@ -203,7 +206,17 @@ class Tuner:
                 best = self.best = found
         if best is None:
             raise TooLittle(f"all that was proposed computes more than {compute:.0%} of the work.")
+        corrected = self._corrected(best)
+        if corrected is not None and self._replaces(corrected, best):
+            best = self.best = corrected
         return best
+
+    def _corrected(self, best: Judged) -> Judged | None:
+        """A schedule with the engine's correction, which computes as much; None where it has none."""
+        if not isinstance(best.config, ReplayConfig):
+            return None
+        schedule = self.engine.corrected(best.config.schedule)
+        return None if schedule is None else self.judge(replace(best.config, schedule=schedule))
 
     def _deciding_in_the_run(self, compute: float) -> Judged:
         """A method that computes a share of the work on the calls to choose on; if none is found, the one that computes least there.
@@ -232,6 +245,9 @@ class Tuner:
             proposals = [self.judge(config) for config in self.engine.propose(count / self.ticks)]
         except TooLittle:
             return None
+        if proposals:
+            corrected = self._corrected(max(proposals, key=lambda one: one.mean))
+            proposals += [] if corrected is None else [corrected]
         keeping = [
             one
             for one in proposals

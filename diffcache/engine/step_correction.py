@@ -1,4 +1,4 @@
-"""Hindsight in the noise scheduler's steps, where none in the denoiser's outputs can do the same."""
+"""Corrections in the noise scheduler's steps, where none in the denoiser's outputs can do the same."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.reports.records import Passes
 
 
-class StepHindsight(ABC):
+class StepCorrection(ABC):
     """Changes the calls of a noise scheduler's `step` in one run.
 
     Args:
@@ -28,8 +28,8 @@ class StepHindsight(ABC):
 
     @property
     def obstacle(self) -> str | None:
-        """Why nothing was corrected; None where something was, or nothing was to be corrected."""
-        return None if self._times.influence is None else self._times.influence.obstacle
+        """Why reused ticks were not corrected; None where they were, or were not to be."""
+        return None
 
     @abstractmethod
     def stepping(self, noise_scheduler: Any, tick: int, call: StepCall, passes: Passes) -> StepCall:
@@ -54,7 +54,7 @@ class StepHindsight(ABC):
         """From now on features are stored in another format. What is not stored in it stays as it is."""
 
     def stepped(self, sample: Tensor) -> None:
-        """The step has been made, and this is the sample after it."""
+        """The step has been made, and this is the sample after it, which may be written to."""
 
     def _with(self, velocity: Tensor, noise_scheduler: Any, tick: int, call: StepCall) -> StepCall:
         """A call with another velocity."""
