@@ -48,7 +48,8 @@ def _schedule(folder: str | Path) -> str:
     computed = f"{len(schedule.computed_ticks)} of {schedule.num_ticks} ticks"
     head = f"schedule for {models}, {schedule.noise_scheduler}, {computed} computed\n  (# computed, - predicted, / straight line, = held)"
     predictor = f"  predictor: {_said(dict(schedule.predictor))}"
-    return "\n".join([head, *rows[:MANY], *more, predictor])
+    corrections = [f"  corrections: {', '.join(schedule.corrections)}"] if schedule.corrections else []
+    return "\n".join([head, *rows[:MANY], *more, predictor, *corrections])
 
 
 def _config(folder: Path) -> str:

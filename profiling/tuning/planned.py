@@ -41,8 +41,8 @@ class TrajectoryEngine(TuningEngine):
     One call suffices; up to four are averaged.
     """
 
-    proposals = 2 + len(ORDERS) + 2 * 3
-    # 2: the universal plan and MeanCache's path; 3: covariances as measured and smoothed, each with both responses
+    proposals = 2 + len(ORDERS) + 2 * 3 + 1
+    # 2: the universal plan and MeanCache's path; 3: covariances as measured and smoothed, each with both responses; 1: the best of all, corrected
 
     @cached_property
     def measured(self) -> Covariance | None:
@@ -106,4 +106,5 @@ class TrajectoryEngine(TuningEngine):
         return None if self.measured is None else with_last_step(self.task.pipe, self.task.calls, schedule)
 
     def fit_renders(self) -> int:
-        return len(self.task.calls) + min(len(self.task.calls), ANSWERING) + self.meancache.fit_renders()
+        count = len(self.task.calls)  # whose full runs and runs with the best proposal are drawn
+        return 2 * count + min(count, ANSWERING) + self.meancache.fit_renders()

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.saved_pipelines import OPTIONS, save_random
 
 from diffcache import CacheConfig, ConfigError, EasyCacheConfig, Schedule, compare
 from diffcache.command.main import VERBS, main
 from diffcache.command.tune import command as tune_verb
 from diffcache.command.wording import in_words_of
+from diffcache.profiling.calibrating.corrections import with_corrections
 from diffcache.profiling.tuning.engines import ENGINES
+from diffcache.recipes.schedule_fields import LAST_STEP
 from diffcache.schedulers.schedule import Schedule as Made
 
 
@@ -70,6 +73,16 @@ def test_what_tune_wrote_loads_and_is_shown(tuned: Path, capsys: pytest.CaptureF
     assert all(len(line) < 300 for line in shown.splitlines())
     expected = Schedule.from_pretrained(tuned).expected_error
     assert f"expected error of the result: {expected:.2%}" in shown
+
+
+def test_the_corrections_of_a_schedule_are_named(
+    tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = with_corrections(Schedule.from_pretrained(tuned), {})
+    plain.save_pretrained(tmp_path)
+    assert "corrections" not in said(capsys, "show", str(tmp_path))
+    with_corrections(plain, {LAST_STEP: torch.zeros(7)}).save_pretrained(tmp_path)
+    assert "corrections: last_step" in said(capsys, "show", str(tmp_path))
 
 
 def test_tune_asks_for_the_weights_of_its_objective_before_it_renders(

@@ -12,6 +12,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler
 from torch import Tensor, nn
 
 from diffcache import Schedule, accelerate, denoising_run, report, restore
+from diffcache.config import RunFacts
 from diffcache.engine.observers import Observer, observed
 from diffcache.engine.scopes import innermost
 from diffcache.profiling.calibrating.corrections import with_corrections
@@ -20,6 +21,8 @@ from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.schedule_fields import LAST_STEP
 from diffcache.reports.run_report import RunReport
 from diffcache.schedulers.errors import ScheduleError
+from diffcache.schedulers.guidance import Guidance
+from diffcache.schedulers.schedule import GUIDANCE_SCALE
 
 STEPS, SHAPE = 12, (2, 4, 8, 8)
 
@@ -108,18 +111,21 @@ def test_the_last_sample_gains_the_weighted_sum(net: nn.Module, dtype: torch.dty
     torch.testing.assert_close(result, (plain.float() + change).to(dtype))
 
 
-def test_a_run_in_which_something_was_forgotten_is_left_as_it_is(net: nn.Module) -> None:
-    """Its ticks are others than those that the weights are for."""
+@pytest.mark.parametrize(("after", "computes_more"), [(6, False), (7, True)])
+def test_a_run_in_which_something_was_forgotten_is_left_as_it_is(
+    net: nn.Module, after: int, computes_more: bool
+) -> None:
+    """What the run began with is not what the result comes from, even if its ticks are those that the weights are for."""
 
     def forget(i: int) -> None:
         scope = innermost()
-        if i == 7 and scope is not None and scope.run is not None:
+        if i == after and scope is not None and scope.run is not None:
             scope.run.forget()
 
     schedule = planned(net)
     plain, _, _ = replayed(net, ReplayConfig(schedule=schedule), between=forget)
     result, _, told = replayed(net, ReplayConfig(schedule=corrected(schedule)), between=forget)
-    assert told.computed_ticks != schedule.computed_ticks
+    assert (told.computed_ticks != schedule.computed_ticks) == computes_more
     assert torch.equal(result, plain)
 
 
@@ -129,6 +135,29 @@ def test_weights_count_where_they_are_wanted_and_fit(net: nn.Module, changed: di
     plain, _, _ = replayed(net, ReplayConfig(schedule=schedule, **changed))
     result, _, _ = replayed(net, ReplayConfig(schedule=corrected(schedule), **changed))
     assert torch.equal(result, plain)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"guidance": Guidance(5.0)},
+        {"adds_noise": True},
+        {"quantization": "int8"},
+        {"num_ticks": 20, "sigmas": None},
+    ],
+    ids=["guidance", "noise", "weights", "ticks"],
+)
+def test_weights_are_for_runs_of_their_own_kind(
+    net: nn.Module, other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = planned(net)
+    told = corrected(replace(schedule, predictor={**schedule.predictor, GUIDANCE_SCALE: 3.0}))
+    config, seen, ask = ReplayConfig(schedule=told, resample=True), list[RunFacts](), ReplayConfig.last_step
+    monkeypatch.setattr(ReplayConfig, "last_step", lambda self, run: seen.append(run))
+    replayed(net, config)
+    own = replace(seen[0], guidance=Guidance(3.0))
+    assert ask(config, own) == tuple(told.corrections[LAST_STEP].tolist())
+    assert ask(config, replace(own, **other)) is None
 
 
 def test_weights_are_left_out_of_runs_of_other_lengths(net: nn.Module) -> None:

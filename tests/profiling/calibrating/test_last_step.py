@@ -15,6 +15,7 @@ from diffcache.profiling.calibrating.corrections import with_corrections
 from diffcache.profiling.calibrating.last_step import RIDGE, with_last_step
 from diffcache.profiling.recording.calling import Call, accelerated, watched_run
 from diffcache.profiling.recording.frozen import frozen
+from diffcache.profiling.recording.trajectories import full_trajectories
 from diffcache.profiling.tuning.engine import Task
 from diffcache.profiling.tuning.parts import three_parts
 from diffcache.profiling.tuning.tuner import Judged, Tuner
@@ -59,7 +60,7 @@ def schedule() -> Schedule:
 
 
 def test_weights_are_those_of_a_regression_in_which_each_sample_counts_alike(schedule: Schedule) -> None:
-    pipe, calls = FLUX.build(), flux_calls(STEPS, 3)
+    pipe, calls = FLUX.build(), [{**call, "num_images_per_prompt": 2} for call in flux_calls(STEPS, 2)]
     found = with_last_step(pipe, calls, schedule)
     assert found is not None
     rows, wanted = [], []
@@ -67,8 +68,9 @@ def test_weights_are_those_of_a_regression_in_which_each_sample_counts_alike(sch
         run = steps_of(pipe, ReplayConfig(schedule=schedule), call)
         missed = steps_of(pipe, FULL, call).result - run.result
         kept = [run.seen[0], *(run.velocities[tick] for tick in schedule.computed_ticks)]
-        rows.append(torch.stack([one.flatten() for one in kept], dim=1) / missed.norm())
-        wanted.append(missed.flatten() / missed.norm())
+        for i, own in enumerate(missed):
+            rows.append(torch.stack([one[i].flatten() for one in kept], dim=1) / own.norm())
+            wanted.append(own.flatten() / own.norm())
     matrix, target = torch.cat(rows).double().numpy(), torch.cat(wanted).double().numpy()
     square = matrix.T @ matrix
     penalty = RIDGE * square.diagonal().mean() * np.eye(len(square))
@@ -108,6 +110,7 @@ def test_two_denoisers_have_none() -> None:
     pipe, call = case.build(), case.call(0, STEPS)
     made = frozen(pipe, call, EvenConfig(speedup=2))
     assert with_last_step(pipe, [call], made) is None
+    assert "result" not in full_trajectories(pipe, [call])[0].tensors
 
 
 def test_a_schedule_that_computes_everything_misses_nothing() -> None:
