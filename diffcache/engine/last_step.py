@@ -32,14 +32,14 @@ class LastStep(StepCorrection):
         self._is_over = False
 
     def stepping(self, noise_scheduler: Any, tick: int, call: StepCall, passes: Passes) -> StepCall:
-        if self._is_over or not self._is_foreseen(tick, passes):
+        if self._is_over or not self._is_foreseen(tick, call, passes):
             self.forget()
             return call
         if self._sum is None:
             self._sum = self._first * seen(noise_scheduler, call)
         if passes.are_computed:
             velocity = guided_velocity(self._times, noise_scheduler, tick, call)
-            self._sum = self._sum.add(velocity, alpha=self._of_tick[tick])
+            self._sum.add_(velocity, alpha=self._of_tick[tick])
         self._next = tick + 1
         return call
 
@@ -55,7 +55,8 @@ class LastStep(StepCorrection):
         if self._sum is not None:
             yield self._sum
 
-    def _is_foreseen(self, tick: int, passes: Passes) -> bool:
-        """Whether it is the next tick, and is computed if the weights say so."""
+    def _is_foreseen(self, tick: int, call: StepCall, passes: Passes) -> bool:
+        """Whether it is the next tick, of as many samples, and is computed if the weights say so."""
         known = tick == self._next < len(self._of_tick)
-        return known and passes.are_computed == (self._of_tick[tick] != 0)
+        alike = self._sum is None or self._sum.shape == call.sample.shape
+        return known and alike and passes.are_computed == (self._of_tick[tick] != 0)

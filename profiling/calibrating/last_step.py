@@ -19,7 +19,7 @@ from diffcache.recipes.schedule_fields import LAST_STEP
 from diffcache.schedulers.schedule import Schedule
 
 RIDGE = 1e-2
-"""Of the regression, as a fraction of the regressors' mean square. Chosen on other samples of flux, sd3, pixart and sana, where a hundredth of it is as good to 0.1 dB."""
+"""Of the regression, as a fraction of the regressors' mean square. Chosen with flux, sd3, pixart and sana in view, where a hundredth of it is as good to 0.1 dB."""
 
 
 class _Steps(Observer):

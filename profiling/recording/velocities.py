@@ -56,7 +56,7 @@ class Velocities(Observer):
         self.stepped_from = tick
 
     def stepped(self, sample: Tensor) -> None:
-        self.result = sample.float().cpu().clone()
+        self.result = sample.clone()
 
     def guided(self, scale: float, *, conditional_first: bool) -> None:
         self.scale, self.conditional_first = scale, conditional_first

@@ -49,7 +49,11 @@ class Shown(Observer):
 
 
 def drawn(
-    net: nn.Module, steps: int = STEPS, dtype: torch.dtype = torch.float32, between: Callable[[int], Any] = id
+    net: nn.Module,
+    steps: int = STEPS,
+    dtype: torch.dtype = torch.float32,
+    between: Callable[[int], Any] = id,
+    grows_at: int = STEPS,
 ) -> Tensor:
     noise_scheduler = FlowMatchEulerDiscreteScheduler()
     noise_scheduler.set_timesteps(steps)
@@ -57,6 +61,7 @@ def drawn(
     with torch.no_grad(), denoising_run(net, num_steps=steps, noise_scheduler=noise_scheduler) as loop:
         for i, timestep in enumerate(noise_scheduler.timesteps):
             loop.begin_step(i)
+            sample = torch.cat([sample, sample]) if i == grows_at else sample
             velocity = net(sample, timestep.expand(len(sample)).to(dtype))
             sample = noise_scheduler.step(velocity, timestep, sample)[0]
             between(i)
@@ -126,6 +131,15 @@ def test_a_run_in_which_something_was_forgotten_is_left_as_it_is(
     plain, _, _ = replayed(net, ReplayConfig(schedule=schedule), between=forget)
     result, _, told = replayed(net, ReplayConfig(schedule=corrected(schedule)), between=forget)
     assert (told.computed_ticks != schedule.computed_ticks) == computes_more
+    assert torch.equal(result, plain)
+
+
+def test_a_run_whose_batch_grows_is_left_as_it_is(net: nn.Module) -> None:
+    schedule = planned(net)
+    tick = schedule.computed_ticks[1]
+    plain, _, _ = replayed(net, ReplayConfig(schedule=schedule), grows_at=tick)
+    result, _, told = replayed(net, ReplayConfig(schedule=corrected(schedule)), grows_at=tick)
+    assert told.computed_ticks == schedule.computed_ticks
     assert torch.equal(result, plain)
 
 
