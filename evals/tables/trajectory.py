@@ -17,6 +17,7 @@ from diffcache.evals.testbeds import splits
 SHOWN = {"prior": "`speedup=`", "tuned": "`tune`"}
 MEASURED = {
     "tuned": "`tune`",
+    "planned": "without the correction of the last step",
     "own": "with covariance and response of four other samples",
     "seen": "with those of the very samples that are scored, which nobody has beforehand",
 }
