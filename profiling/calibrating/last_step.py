@@ -23,18 +23,25 @@ RIDGE = 1e-2
 
 
 class _Steps(Observer):
-    """Keeps what a run begins with, the velocity of each step, and the sample after the last one."""
+    """Keeps what a run begins with, the velocities of its computed ticks, and the sample after its last step.
+
+    Args:
+        schedule: that the run follows.
+    """
 
     sees_steps = True
 
-    def __init__(self) -> None:
-        self.first: Tensor | None = None
-        self.velocities: dict[int, Tensor] = {}
+    def __init__(self, schedule: Schedule) -> None:
+        self.kept, self.missing = {*schedule.computed_ticks}, schedule.num_ticks
+        self.regressors: list[Tensor] = []
         self.result: Tensor | None = None
 
     def stepping(self, tick: int, seen: Tensor, velocity: Tensor) -> None:
-        self.first = each_short(seen) if self.first is None else self.first
-        self.velocities[tick] = each_short(velocity)
+        self.missing -= 1
+        if tick == 0:
+            self.regressors.append(each_short(seen))
+        if tick in self.kept:
+            self.regressors.append(each_short(velocity))
 
     def stepped(self, sample: Tensor) -> None:
         self.result = sample
@@ -59,7 +66,8 @@ def with_last_step(pipe: Any, calls: Sequence[Call], schedule: Schedule) -> Sche
     Raises:
         TargetError: as `full_trajectories`.
     """
-    plain = without_last_step(schedule)
+    others = {name: tensor for name, tensor in schedule.corrections.items() if name != LAST_STEP}
+    plain = replace(schedule, corrections=others)
     full = [entry.tensors.get("result") for entry in full_trajectories(pipe, calls)]
     runs = of_each_call("steps", calls, partial(_run, pipe, plain), schedule=plain)
     total, wanted = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
@@ -80,23 +88,14 @@ def with_last_step(pipe: Any, calls: Sequence[Call], schedule: Schedule) -> Sche
     found = torch.linalg.solve(total + penalty, wanted)
     weights = torch.zeros(1 + schedule.num_ticks)
     weights[[0, *(1 + tick for tick in schedule.computed_ticks)]] = found.float()
-    return with_corrections(schedule, {**schedule.corrections, LAST_STEP: weights})
-
-
-def without_last_step(schedule: Schedule) -> Schedule:
-    """Without that correction; others stay."""
-    others = {name: tensor for name, tensor in schedule.corrections.items() if name != LAST_STEP}
-    return replace(schedule, corrections=others)
+    return with_corrections(schedule, {**others, LAST_STEP: weights})
 
 
 def _run(pipe: Any, schedule: Schedule, call: Call) -> Entry:
     """What one run shows: "regressors" [1 + computed, samples, numbers] and "result" [samples, numbers]; nothing where a step was not seen."""
-    steps = _Steps()
+    steps = _Steps(schedule)
     with accelerated(pipe, ReplayConfig(schedule=schedule)):
         watched_run(pipe, call, steps)
-    if steps.first is None or steps.result is None or len(steps.velocities) != schedule.num_ticks:
+    if steps.result is None or steps.missing:
         return Entry({}, {})
-    velocities = [steps.velocities[tick] for tick in schedule.computed_ticks]
-    return Entry(
-        {"regressors": torch.stack([steps.first, *velocities]), "result": each_short(steps.result)}, {}
-    )
+    return Entry({"regressors": torch.stack(steps.regressors), "result": each_short(steps.result)}, {})

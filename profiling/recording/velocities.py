@@ -74,10 +74,11 @@ class Velocities(Observer):
 
 
 class Followed(Velocities):
-    """Keeps those of a run that reuses, as the denoiser would have given them at reused ticks, too."""
+    """Keeps those of a run that reuses, as the denoiser would have given them at reused ticks, too; its steps are not looked at."""
 
     shadow = True
     closed = True
+    sees_steps = False
 
 
 @dataclass(frozen=True)
