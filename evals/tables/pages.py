@@ -15,6 +15,7 @@ from diffcache.evals.tables.losses import losses_table
 from diffcache.evals.tables.methods import methods_page
 from diffcache.evals.tables.planning_time import planning_time_table
 from diffcache.evals.tables.plans import plans_table
+from diffcache.evals.tables.prediction_limits import prediction_limits_table
 from diffcache.evals.tables.quantization import quantization_table
 from diffcache.evals.tables.race import race_tables
 from diffcache.evals.tables.race_fid import race_fid_table
@@ -87,6 +88,7 @@ def pages(root: Path) -> dict[str, str]:
         "unguided": unguided_table(),
         "weak_guidance": weak_guidance_table(),
         "learned_weights": learned_weights_table(),
+        "prediction_limits": prediction_limits_table(),
         "long_video": long_video_table(),
         "long_video_pairs": long_video_pairs_table(),
         "rollout_reuse": rollout_reuse_table(),
