@@ -20,7 +20,7 @@ from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.interval import Interval
 from diffcache.trajectory.control import ExpectedErrorControl, first_speedup, percent
 from diffcache.trajectory.following import ExpectedOf, PlannedTicks, PredictionError, usual_contrast_factor
-from diffcache.trajectory.known import Course, Known, Matrix
+from diffcache.trajectory.known import OWN, UNIVERSAL, Course, Known, Matrix
 from diffcache.trajectory.plan import HELD, TrajectoryPlan
 from diffcache.trajectory.prior import Prior, universal
 from diffcache.trajectory.response import PARTS
@@ -55,6 +55,8 @@ class TrajectoryConfig(BudgetedConfig):
             from what the denoiser before returned. They are not carried to other runs, so there can be no `angles` beside them.
         amplification: size of the guided velocity over that of the conditional one at pure noise, at least 1 (see `diffcache.schedulers.guidance.Guidance`).
             None: read from the first step of each run, after which the other ticks are chosen; derived from the scale where that step does not show it.
+        predicts_with: "own": reused ticks are predicted with `covariance`. "universal": ticks are chosen and corrected with `covariance`, and predicted with the
+            universal one. Its weights are less steep, which can be better across long gaps.
         tail_steps: None: the plan decides about the last tick, but where the last step is not short it is always computed if the noise scheduler's steps are
             unknown, clip samples or add noise, and in runs of more than 100 ticks.
     """
@@ -68,10 +70,12 @@ class TrajectoryConfig(BudgetedConfig):
     pure_noise: float | None = None
     handovers: tuple[int, ...] = ()
     amplification: float | None = None
+    predicts_with: str = OWN
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("threshold", 0)
+        self._choose("predicts_with", OWN, UNIVERSAL)
         self._check("amplification", 1)
         if self.response is not None:
             parts = _rows(self.response)
@@ -134,6 +138,7 @@ class TrajectoryConfig(BudgetedConfig):
             self.pure_noise,
             self.handovers,
             self.amplification,
+            self.predicts_with if self.covariance else OWN,
         )
 
     @property
@@ -212,11 +217,10 @@ class TrajectoryConfig(BudgetedConfig):
 
     def _conditional(self, run: RunFacts) -> Conditional:
         trust, known, course = self._followed(run).trust, self.known, self._course(run)
-        process = known.process(course)
         return Conditional(
-            process.believed(trust.roughness),
+            known.predicting(course).believed(trust.roughness),
             trust.noise,
-            covariance=process.covariance,
+            covariance=known.process(course).covariance,
             measured=known.measurement(course),
         )
 

@@ -18,6 +18,9 @@ from diffcache.trajectory.transfer import Measurement, covariance_at, pure_noise
 
 Matrix = tuple[tuple[float, ...], ...]
 
+OWN, UNIVERSAL = "own", "universal"
+"""Covariances that reused ticks may be predicted with."""
+
 SHORT = 0.5
 """A last step is short if it is less than so many times as long as the others in the mean."""
 
@@ -97,7 +100,7 @@ class Known:
 
     Attributes:
         prior: of all denoisers.
-        covariance, response, angles, pure_noise, handovers, amplification: see `TrajectoryConfig`.
+        covariance, response, angles, pure_noise, handovers, amplification, predicts_with: see `TrajectoryConfig`.
     """
 
     prior: Prior
@@ -107,6 +110,25 @@ class Known:
     pure_noise: float | None = None
     handovers: tuple[int, ...] = ()
     amplification: float | None = None
+    predicts_with: str = OWN
+
+    @property
+    def as_planned(self) -> "Known":
+        """What ticks are chosen with: reused ones are taken to be predicted with the same covariance."""
+        return replace(self, predicts_with=OWN)
+
+    @property
+    def universal(self) -> "Known":
+        """The prior alone."""
+        return Known(self.prior)
+
+    def predicting(self, course: Course) -> Process:
+        """The velocities of a run as reused ticks are predicted with them.
+
+        Raises:
+            ScheduleError: as `process`.
+        """
+        return (self if self.predicts_with == OWN else self.universal).process(course)
 
     def process(self, course: Course) -> Process:
         """The velocities of a run.
@@ -155,6 +177,7 @@ class Known:
         ticks, weighed = len(course.moments), course.weighed
         process, response = self.process(course), self.responses(course)
         process = replace(process, covariance=process.covariance / process.covariance.diagonal().mean())
+        predicting = None if self.predicts_with == OWN else self.predicting(course)
         is_universal = self.covariance is None
         pace = self.prior.pace.at(course.moments, course.strength) if is_universal else np.ones(ticks)
         if is_universal and angles_of(course.moments) is None:
@@ -165,7 +188,7 @@ class Known:
             influence: Array, trust: Trust, corrects: bool, real: ResultError | None = None
         ) -> ResultError:
             ratio = largest_ratio if corrects else 0.0
-            return ResultError(process, influence, pace, response, ratio, trust, handovers, real)
+            return ResultError(process, influence, pace, response, ratio, trust, handovers, real, predicting)
 
         if course.clipped is None:
             return partial(error, weighed)

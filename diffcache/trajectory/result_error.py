@@ -92,6 +92,7 @@ class ResultError:
             returned.
         real: the same error with clipping counted, which is what a report expects. Plans are made without it, since they turn out better; None:
             nothing is clipped.
+        predicting: the process that reused ticks are predicted with; None: `process`, which they are corrected with.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class ResultError:
         trust: Trust,
         handovers: Sequence[int] = (),
         real: "ResultError | None" = None,
+        predicting: Process | None = None,
     ) -> None:
         self.covariance = process.covariance
         self.influence, self.on_result = influence[:-1], influence[-1]
@@ -115,7 +117,9 @@ class ResultError:
         every = np.arange(self.num_ticks)
         self._denoisers = np.searchsorted(handovers, every, side="right")
         self._takes_over = np.isin(every, handovers)
-        self._before = Belief(process.believed(trust.roughness)[None], np.array([trust.noise]))
+        self._before = Belief(
+            (predicting or process).believed(trust.roughness)[None], np.array([trust.noise])
+        )
         self._between = Belief(self.covariance[None], np.array([BETWEEN]))
         self._response = response.mean[None], response.spread[None]
         self._possible = _possible(response, np.abs(influence[1:].diagonal()))

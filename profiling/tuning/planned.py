@@ -19,7 +19,7 @@ from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.moments import angles_of
 from diffcache.schedulers.schedule import Schedule
-from diffcache.trajectory.known import Matrix
+from diffcache.trajectory.known import OWN, UNIVERSAL, Matrix
 from diffcache.trajectory.transfer import smoothed
 
 logger = logging.getLogger("diffcache")
@@ -41,8 +41,8 @@ class TrajectoryEngine(TuningEngine):
     One call suffices; up to four are averaged.
     """
 
-    proposals = 2 + len(ORDERS) + 2 * 3 + 1
-    # 2: the universal plan and MeanCache's path; 3: covariances as measured and smoothed, each with both responses; 1: the best of all, corrected
+    proposals = 2 + len(ORDERS) + 2 * 2 * 3 + 1
+    # 2: the universal plan and MeanCache's path; 3: covariances as measured and smoothed, each with both responses and predictions; 1: the best, corrected
 
     @cached_property
     def measured(self) -> Covariance | None:
@@ -91,13 +91,15 @@ class TrajectoryEngine(TuningEngine):
             return
         handovers = self.measured.handovers
         # What large errors showed does not hold for small ones in every denoiser, so the universal response is tried too.
-        for covariance, response in dict.fromkeys(product(self.covariances, (None, self.response))):
+        plans = dict.fromkeys(product(self.covariances, (None, self.response), (OWN, UNIVERSAL)))
+        for covariance, response, predicts_with in plans:
             yield TrajectoryConfig(
                 speedup=speedup,
                 covariance=covariance,
                 response=response,
                 handovers=handovers,
                 amplification=self.measured.amplification,
+                predicts_with=predicts_with,
             )
         if not handovers:  # the published method is for one denoiser
             yield from self.meancache.propose(compute)

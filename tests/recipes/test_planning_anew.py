@@ -150,14 +150,15 @@ def test_each_covariance_is_tried_with_each_response_and_nothing_twice() -> None
     engine = TrajectoryEngine(Task(pipe=FLUX.build(), calls=flux_calls(STEPS, 1), ticks=STEPS))
     proposals = [*engine.propose(1 / SPEEDUP)]
     known = [
-        (proposal.covariance, proposal.response)
+        (proposal.covariance, proposal.response, proposal.predicts_with)
         for proposal in proposals
         if isinstance(proposal, TrajectoryConfig)
     ]
     assert len({*engine.covariances}) == 3
-    assert {*known} == {(None, None), *product(engine.covariances, (None, engine.response))}
+    of_own = product(engine.covariances, (None, engine.response), ("own", "universal"))
+    assert {*known} == {(None, None, "own"), *of_own}
     assert len(known) == len({*known})
-    assert len(proposals) <= engine.proposals
+    assert len(proposals) < engine.proposals  # one more is the best of all, corrected
 
 
 def test_a_schedule_by_the_pipelines_own_covariance_says_where_and_what_was_measured() -> None:
