@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from diffcache.discovery.taps import Tap
 from diffcache.method_config import MethodConfig
@@ -42,7 +42,7 @@ class RunFacts:
         influence: how much the sample at each tick and, in the last row, the result change with the velocity at each tick, [ticks + 1, ticks];
             None where unknown, or noise is added or samples are clipped.
         clipped_influence: the same where samples are clipped, as the root mean square over elements, since some are clipped and some are not; else None.
-        noise_scheduler: its class name; None in a hand-written loop.
+        noise_scheduler: its class name; None in a hand-written loop that does not name it.
         adds_noise: the noise scheduler adds fresh noise at its steps.
         guidance: how the call guides.
         latents: shapes of the denoiser's latents, without the batch dimension.
@@ -71,6 +71,12 @@ class RunFacts:
     quantization: str | None = None
     decodes: bool = False
     evolves: bool = True
+
+    @property
+    def on_result(self) -> list[float] | None:
+        """How much the result changes with each tick's velocity, to six digits, [ticks]; None where it is unknown."""
+        known = self.clipped_influence or self.influence
+        return [float(f"{number:.6g}") for number in known[-1]] if known else None
 
 
 GUIDANCE = "guidance"
@@ -250,9 +256,13 @@ class CacheConfig(MethodConfig):
         """What corrects a predicted value; None for nothing."""
         return None
 
-    def last_step(self, run: RunFacts) -> tuple[float, ...] | None:
-        """Weights of the first sample and of each tick's velocity with which the sample after the last step is corrected; None for nothing."""
+    def last_step(self, run: RunFacts) -> tuple[float | None, ...] | None:
+        """Weights of the first sample and of each tick's velocity, None where it is reused, with which the sample after the last step is corrected; None for nothing."""
         return None
+
+    def corrections(self, run: RunFacts) -> Mapping[str, Tensor]:
+        """The coefficients that correct this run, as a schedule that does the same again has to hold them (see `Schedule.corrections`)."""
+        return {}
 
     def repairs(self, site: str, quantization: str | None) -> Mapping[str, Repair]:
         """What is folded into layers of the denoiser of this name, quantised like this: gain and shift by the layer's path."""

@@ -25,6 +25,9 @@ NOT_CALLED = "."
 GUIDANCE_SCALE = "guidance_scale"
 """The name, among the predictor's parameters, of the scale of guidance that a schedule was made at. It is left out where that is unknown."""
 
+INFLUENCE = "influence"
+"""The name, likewise, of what each tick's velocity changed in the result, as the noise scheduler stepped (see `RunFacts.on_result`)."""
+
 EXPECTED_ERROR = "expected_error"
 """The name of it among what was measured."""
 

@@ -51,7 +51,7 @@ class Choices:
     predictor: Predictor
     corrector: Corrector | None
     hindsight: bool
-    last_step: tuple[float, ...] | None
+    last_step: tuple[float | None, ...] | None
     format: Format
     cache_dtype: str | None
     guidance_rule: GuidanceRule | None

@@ -20,16 +20,19 @@ from diffcache.engine.obstacles import KEPT_ATTENTION, OTHER_BATCH, misfit, obst
 from diffcache.engine.progress import Progress
 from diffcache.engine.returned_outputs import ReturnedOutputs
 from diffcache.engine.some_tokens import SomeTokens
+from diffcache.engine.step_correction import StepCorrection
 from diffcache.engine.whole_model import WholeModel
 from diffcache.host.kept_attention import KeptAttention
 from diffcache.host.parallel import Agreement
 from diffcache.host.rows import BatchedGuidance
 from diffcache.reports.records import Done, RunRecord
 from diffcache.schedulers.errors import ConfigError
-from diffcache.schedulers.schedule import GUIDANCE_SCALE
+from diffcache.schedulers.schedule import GUIDANCE_SCALE, INFLUENCE
 from diffcache.schedulers.steps import Decision, Verdict
 from diffcache.store.formats import Format
 from diffcache.store.rings import StoreSetup
+
+UNCORRECTED = "the last step is not corrected, since the run went otherwise than those that the schedule was fitted to, or its steps were not seen"
 
 
 def execution_for(parts: Parts) -> Execution:
@@ -79,7 +82,7 @@ class Engine:
         )
         self.branches = Branches(self.setup)
         self.execution = execution(Parts(self.decider, record))
-        self.step_corrections = step_corrections_for(choices, self.setup, self.decider.observer)
+        self.step_corrections = self._corrections_for(choices)
         self.rebuilt_pass = None if rule is None else RebuiltPass(name, rule, choices.guards, record)
         self.batched_guidance = BatchedGuidance()
         self.kept_attention = KeptAttention()
@@ -125,12 +128,21 @@ class Engine:
             for drop in (self.decider.clear, self.branches.clear, self.setup.format.memory.end_call):
                 stack.callback(drop)
             self.execution.close()
+            self._note_missing()
             self.note_expected_error()
+
+    def _note_missing(self) -> None:
+        """Writes down that the result was to be corrected, and is not."""
+        if any(correction.is_missing for correction in self.step_corrections):
+            self.record.is_uncorrected = True
+            self.record.corrections = {}
+            self.record.notes.append(UNCORRECTED)
 
     def note_expected_error(self) -> None:
         """Writes down the error that is expected of the result, and what is to be said of it."""
         if (
-            not self.decider.expects_error
+            self.record.is_uncorrected
+            or not self.decider.expects_error
             or self.record.fresh_noise is not None
             or self.record.guidance_changed
         ):
@@ -166,7 +178,7 @@ class Engine:
         if not is_corrected_alike:
             for correction in self.step_corrections:
                 correction.forget()
-            self.step_corrections = step_corrections_for(choices, self.setup, self.decider.observer)
+            self.step_corrections = self._corrections_for(choices)
 
     def recode(self, format: Format) -> None:
         """Between two calls: what is stored, and what will be, is kept in another format."""
@@ -190,6 +202,7 @@ class Engine:
             **({"hindsight": True} if choices.hindsight else {}),
             **({} if choices.guidance_rule is None else {"guidance": choices.guidance_rule.describe()}),
             **({} if (scale := choices.facts.guidance.scale) is None else {GUIDANCE_SCALE: scale}),
+            **({} if (on_result := choices.facts.on_result) is None else {INFLUENCE: on_result}),
         }
 
     def account(self) -> None:
@@ -218,6 +231,10 @@ class Engine:
         for correction in self.step_corrections:
             yield from correction.tensors()
         yield from self.returned.tensors()
+
+    def _corrections_for(self, choices: Choices) -> tuple[StepCorrection, ...]:
+        hand_written = self.progress.hand_written
+        return step_corrections_for(choices, self.setup, self.decider.observer, hand_written=hand_written)
 
     def _call(self, asked: Invocation) -> Carried:
         call, tick, times = asked.call, self.progress.tick, self.progress.timetable

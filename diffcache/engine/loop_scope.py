@@ -57,6 +57,7 @@ class LoopScope(Scope):
         self.first = first_of(noise_scheduler, num_steps)
         self.asked = getattr(noise_scheduler, "num_inference_steps", None)
         self._noise_scheduler = noise_scheduler
+        self.noise_scheduler_name = None if noise_scheduler is None else type(noise_scheduler).__name__
         self._shows_steps = shows_steps and noise_scheduler is not None
         self._called_before_begin = False
         self._closed = False
@@ -78,7 +79,12 @@ class LoopScope(Scope):
             return
         if run is None or run.tick >= i:
             timetable = Timetable(
-                self.num_steps, self.levels, influence=self.influence, first=self.first, asked=self.asked
+                self.num_steps,
+                self.levels,
+                influence=self.influence,
+                first=self.first,
+                asked=self.asked,
+                noise_scheduler=self.noise_scheduler_name,
             )
             run = self.begin_run(timetable, hand_written=True)
             run.progress.lost = again and self.num_steps > 1

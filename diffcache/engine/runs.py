@@ -250,11 +250,13 @@ class Run:
         watch.facts = replace(watch.facts, guidance=self._guidance, clipped_influence=clipped)
         watch.engine.choose_anew(choices_of(watch.config, watch.facts))
         self._correcting = [watch.engine] if watch.engine.step_corrections else []
+        self.record.corrections = {}
         self._write_down(watch.engine, watch.config, watch.facts)
 
     def _write_down(self, engine: Engine, config: CacheConfig, facts: RunFacts) -> None:
         """What the method has chosen."""
         self.record.predictor = engine.describe()
+        self.record.corrections |= config.corrections(facts)
         remark = config.remark(facts)
         self.record.remarks.pop(engine.name, None)
         if remark is not None:

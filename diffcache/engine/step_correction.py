@@ -31,6 +31,11 @@ class StepCorrection(ABC):
         """Why reused ticks were not corrected; None where they were, or were not to be."""
         return None
 
+    @property
+    def is_missing(self) -> bool:
+        """Whether the result was to be corrected, and is not."""
+        return False
+
     @abstractmethod
     def stepping(self, noise_scheduler: Any, tick: int, call: StepCall, passes: Passes) -> StepCall:
         """A step is about to be made. Returns the call that is to be made instead.

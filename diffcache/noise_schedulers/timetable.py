@@ -20,7 +20,7 @@ class Timetable:
         levels: what is known of each of the noise scheduler's timesteps; empty where nothing is.
         influence: of the outputs at its timesteps; None where the method does not need it, or no noise scheduler is known.
         first: index in the list of timesteps at which the run begins (above 0 for image-to-image).
-        noise_scheduler: its class name; None in a hand-written loop.
+        noise_scheduler: its class name; None in a hand-written loop that does not name it.
         asked: number of steps that the noise scheduler was asked for. It may make more ticks of each (Heun), or leave some out (image-to-image);
             None where it is unknown.
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import Self
 
 from diffcache.config import CacheConfig, GuidanceRule, RunFacts
@@ -119,8 +119,11 @@ class DerivedConfig(CacheConfig):
     def corrector(self, run: RunFacts) -> Corrector | None:
         return self.base.corrector(run)
 
-    def last_step(self, run: RunFacts) -> tuple[float, ...] | None:
+    def last_step(self, run: RunFacts) -> tuple[float | None, ...] | None:
         return self.base.last_step(run)
+
+    def corrections(self, run: RunFacts) -> Mapping[str, Tensor]:
+        return self.base.corrections(run)
 
     def repairs(self, site: str, quantization: str | None) -> Mapping[str, Repair]:
         return self.base.repairs(site, quantization)

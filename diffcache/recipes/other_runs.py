@@ -2,10 +2,17 @@
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 from torch import Tensor
 
 from diffcache.config import RunFacts
-from diffcache.schedulers.schedule import GUIDANCE_SCALE, Schedule
+from diffcache.schedulers.schedule import GUIDANCE_SCALE, INFLUENCE, Schedule
+
+SCALE_TOLERANCE = 0.11
+"""Scales of guidance that differ by less than this are the same. What a loop's steps show of its scale is rounded to a tenth."""
+
+STEP_TOLERANCE = 1e-2
+"""Influences that differ by less than this, as a fraction of the largest one, are the same."""
 
 SIGMA_TOLERANCE = 1e-3
 """Noise levels that differ by less than this, as a fraction of the largest one, are the same."""
@@ -36,12 +43,27 @@ def difference(made: Schedule, run: RunFacts, respaced: Callable[[], Tensor | No
 def other_guidance(made: Schedule, run: RunFacts) -> str | None:
     """What the report says where a schedule was made with another scale of guidance: the error that was measured is of that one."""
     scale, here = made.predictor.get(GUIDANCE_SCALE), run.guidance.scale
-    if scale is None or here is None or scale == here:
+    if scale is None or here is None or abs(scale - here) <= SCALE_TOLERANCE:
         return None
     return f"the schedule was made with a guidance scale of {scale:g}, and this run has {here:g}: tune one for this scale, or compare the result"
+
+
+def other_steps(made: Schedule, run: RunFacts) -> str | None:
+    """What the report says where the noise scheduler has other options than when a schedule was made, and steps otherwise at the same noise levels."""
+    if run.noise_scheduler is None or INFLUENCE not in made.predictor:
+        return None
+    then, now = made.predictor[INFLUENCE], run.on_result
+    if run.num_ticks != made.num_ticks or (now is not None and _are_alike(then, now)):
+        return None
+    return f"the schedule was made with other options of {run.noise_scheduler}: tune one for these, or compare the result"
 
 
 def same_levels(a: Sequence[float], b: Sequence[float]) -> bool:
     """Whether two lists of noise levels are the same."""
     scale = max(abs(sigma) for sigma in b)
     return len(a) == len(b) and all(abs(x - y) <= SIGMA_TOLERANCE * scale for x, y in zip(a, b, strict=True))
+
+
+def _are_alike(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Whether two rows of influences are the same."""
+    return np.allclose(a, b, rtol=0, atol=STEP_TOLERANCE * float(np.abs(a).max()))

@@ -3,27 +3,26 @@
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 from torch import Tensor, nn
 
 from diffcache.config import GUIDANCE, Boost, CacheConfig, GuidanceRule, RunFacts
-from diffcache.discovery.missing_sites import missing_site
-from diffcache.discovery.site_names import is_inside
 from diffcache.host.identity import refuse_others
 from diffcache.prediction.correctors import GAIN, SHIFT, WEIGHTS, Affine, Corrector, Repair, coefficient_name
 from diffcache.prediction.descriptions import predictor_from
 from diffcache.prediction.predictors import Predictor
-from diffcache.recipes.other_runs import difference, other_guidance, same_levels
+from diffcache.recipes.other_runs import difference, other_guidance, other_steps, same_levels
 from diffcache.recipes.planning_anew import planning_anew
 from diffcache.recipes.schedule_fields import LAST_STEP, RESPACED, check_fields
+from diffcache.recipes.schedule_sites import check_sites, sites_of
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.moments import angles_of
 from diffcache.schedulers.schedule import GUIDANCE_SCALE, NOT_CALLED, Schedule
-from diffcache.schedulers.steps import MODEL, Decision
 from diffcache.schedulers.table import Table
 from diffcache.store.formats import DTYPES
 from diffcache.store.streams import Basis
@@ -109,12 +108,7 @@ class ReplayConfig(CacheConfig):
         raise ConfigError("a schedule is saved by itself: call config.schedule.save_pretrained(folder).")
 
     def sites(self, run: RunFacts) -> tuple[str, ...]:
-        inside = [
-            site[len(run.denoiser) + 1 :]
-            for site in self.schedule.table
-            if site.startswith(f"{run.denoiser}.")
-        ]
-        return tuple(site for site in inside if site != GUIDANCE) or (MODEL,)
+        return sites_of(self.schedule, run.denoiser)
 
     def sites_in(self, run: RunFacts, branch: str) -> tuple[str, ...]:
         """Those that were recorded in this pass: one may leave out blocks, as skip-layer guidance does."""
@@ -138,8 +132,7 @@ class ReplayConfig(CacheConfig):
         made_for = {site: (model.name, model.config) for site, model in self.schedule.models.items()}
         refuse_others("schedule", made_for, denoisers)
         for site in made_for:
-            self._check_overlap(site)
-            self._check_sites(site, denoisers[site])
+            check_sites(self.schedule, site, denoisers[site])
 
     def scheduler(self, run: RunFacts) -> CacheScheduler:
         anew = self._anew(run)
@@ -168,6 +161,8 @@ class ReplayConfig(CacheConfig):
 
     def remark(self, run: RunFacts) -> str | None:
         remarks, anew = [other_guidance(self.schedule, run)], self._anew(run)
+        if anew is None and remarks[0] is None:  # where samples are clipped, guidance changes steps, too
+            remarks += [other_steps(self.schedule, run)]
         if anew is not None:
             remarks += [f"the schedule was planned anew for {run.num_ticks} ticks"]
             remarks += [anew.remark(run)] if remarks[0] is None else []
@@ -178,11 +173,19 @@ class ReplayConfig(CacheConfig):
         coefficients = {name: tensor for name, tensor in mine.items() if f"/{WEIGHTS}/" not in name}
         return Affine(coefficients, run.denoiser) if coefficients else None
 
-    def last_step(self, run: RunFacts) -> tuple[float, ...] | None:
-        weights = self._corrections().get(LAST_STEP)
+    def last_step(self, run: RunFacts) -> tuple[float | None, ...] | None:
+        weights = self._corrections.get(LAST_STEP)
         if weights is None or not self.rectify or not self._is_as_fitted(run):
             return None
-        return tuple(weights.tolist())
+        first, *of_tick = weights.tolist()
+        computed = self.schedule.computed_ticks
+        return (first, *(weight if tick in computed else None for tick, weight in enumerate(of_tick)))
+
+    def corrections(self, run: RunFacts) -> Mapping[str, Tensor]:
+        applied = dict(self._affine(run.denoiser, run.quantization))
+        if self.last_step(run) is not None:
+            applied[LAST_STEP] = self._corrections[LAST_STEP]
+        return applied
 
     def repairs(self, site: str, quantization: str | None) -> Mapping[str, Repair]:
         mine = self._affine(site, quantization)
@@ -196,7 +199,7 @@ class ReplayConfig(CacheConfig):
         }
 
     def respaced(self, sigmas: list[float]) -> list[float] | None:
-        levels = self._corrections().get(RESPACED)
+        levels = self._corrections.get(RESPACED)
         if levels is None or not self.respace:
             return None
         made = self.schedule.sigmas
@@ -204,6 +207,7 @@ class ReplayConfig(CacheConfig):
             return None  # resampled, or refused at the run's first call
         return [float(level) for level in levels]
 
+    @cached_property
     def _corrections(self) -> Mapping[str, Tensor]:
         """The schedule's coefficients, unless they were fitted with another one."""
         made = self.schedule
@@ -217,7 +221,7 @@ class ReplayConfig(CacheConfig):
 
     def _affine(self, site: str, quantization: str | None) -> Mapping[str, Tensor]:
         """The affine corrections of a denoiser, unless they were fitted on other weights."""
-        mine = {n: t for n, t in self._corrections().items() if n.split("/")[0].split(".")[0] == site}
+        mine = {n: t for n, t in self._corrections.items() if n.split("/")[0].split(".")[0] == site}
         made = self.schedule.quantization.get(site)
         if not self.rectify or not mine or made == quantization:
             return mine if self.rectify else {}
@@ -227,26 +231,6 @@ class ReplayConfig(CacheConfig):
             stacklevel=2,
         )
         return {}
-
-    def _check_overlap(self, name: str) -> None:
-        """Refuses a table that reuses a whole denoiser and has sites inside it as well."""
-        reused = set("".join(self.schedule.table.get(name, {}).values())) - {
-            NOT_CALLED,
-            Decision.COMPUTE.value,
-        }
-        inside = self.sites(RunFacts("", denoiser=name))
-        if reused and is_inside(inside):
-            raise ScheduleError(
-                f"table.{name}: the whole denoiser overlaps its site {inside[0]!r}: leave one of them out."
-            )
-
-    def _check_sites(self, name: str, denoiser: nn.Module) -> None:
-        """Refuses sites that a denoiser, of this name, does not have."""
-        facts = RunFacts(type(denoiser).__name__, denoiser=name)
-        sites = self.sites(facts)
-        missing = missing_site(denoiser, sites) if is_inside(sites) else None
-        if missing is not None:
-            raise ScheduleError(f"table.{name}.{missing}: {facts.denoiser_class} has no such site.")
 
     def _anew(self, run: RunFacts) -> TrajectoryConfig | None:
         """What plans a run that the schedule is not for; None where the table is followed."""
@@ -258,7 +242,8 @@ class ReplayConfig(CacheConfig):
         """The schedule, resampled for the run where that is needed and was asked for."""
         difference = self._difference(run)
         if difference is None:
-            return self.schedule if self._is_as_measured(run) else replace(self.schedule, measured={})
+            is_as_measured = self._is_as_measured(run) and self._applies_all(run)
+            return self.schedule if is_as_measured else replace(self.schedule, measured={})
         predictor = self.schedule.predictor
         if predictor["name"] in BOUND and (self.resample or "angles" not in predictor):
             raise ScheduleError(
@@ -272,8 +257,19 @@ class ReplayConfig(CacheConfig):
         return self.schedule.resampled(run.num_ticks, run.sigmas)
 
     def _is_as_measured(self, run: RunFacts) -> bool:
-        """Whether errors are those that were measured: of runs that got no other noise, and the same guidance."""
-        return other_guidance(self.schedule, run) is None and not run.adds_noise
+        """Whether errors are those that were measured: of runs that got no other noise, with the same guidance and steps, and corrected alike."""
+        is_corrected_alike = self.corrects(run) == self._recorded_hindsight
+        others = other_guidance(self.schedule, run) or other_steps(self.schedule, run)
+        return others is None and not run.adds_noise and is_corrected_alike
+
+    def _applies_all(self, run: RunFacts) -> bool:
+        """Whether a run has all corrections that its errors were measured with, of its denoiser."""
+        mine = {
+            name
+            for name in self.schedule.corrections
+            if name == LAST_STEP or name.split("/")[0].split(".")[0] == run.denoiser
+        }
+        return mine <= {*self.corrections(run)}
 
     def _is_as_fitted(self, run: RunFacts) -> bool:
         """Whether errors are also those of the same ticks and weights."""
@@ -282,7 +278,7 @@ class ReplayConfig(CacheConfig):
 
     def _difference(self, run: RunFacts) -> str | None:
         return difference(
-            self.schedule, run, lambda: self._corrections().get(RESPACED) if self.respace else None
+            self.schedule, run, lambda: self._corrections.get(RESPACED) if self.respace else None
         )
 
 

@@ -41,8 +41,12 @@ def check_fields(schedule: Schedule) -> None:
     if levels is not None and any(a < b for a, b in pairwise(levels.flatten().tolist())):
         raise ScheduleError(f"corrections.{RESPACED}: noise levels must not rise during a run.")
     weights = schedule.corrections.get(LAST_STEP)
-    if weights is not None and weights.shape != (1 + schedule.num_ticks,):
-        raise ScheduleError(f"corrections.{LAST_STEP}: must have one number more than the run has ticks.")
+    if weights is not None and not (
+        weights.shape == (1 + schedule.num_ticks,) and weights.is_floating_point()
+    ):
+        raise ScheduleError(
+            f"corrections.{LAST_STEP}: must hold fractions, one more than the run has ticks: tune again."
+        )
     unknown = [site for site in schedule.table if site.split(".")[0] not in schedule.models]
     if unknown:
         raise ScheduleError(f"table.{unknown[0]}: there is no model of that name in the schedule.")

@@ -1,6 +1,7 @@
 """A run that is over as a schedule, which does the same again."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from diffcache.reports.records import MIXED, RunRecord
@@ -39,7 +40,7 @@ def frozen(
         raise ScheduleError(
             f"a {method} run cannot be frozen: it chose the tokens that it computed by itself. Use the method again."
         )
-    return Schedule(
+    schedule = Schedule(
         models=record.models,
         table=record.marks(),
         noise_scheduler=record.noise_scheduler,
@@ -49,3 +50,6 @@ def frozen(
         producer={"method": method, "options": options},
         measured=measured,
     )
+    if not record.corrections:
+        return schedule
+    return replace(schedule, corrections=record.corrections, fitted_with=schedule.fingerprint())

@@ -129,11 +129,13 @@ class RunRecord:
         parameters: number of parameters of each denoiser.
         models: class and configuration hash of each denoiser.
         quantization: the weight formats of each quantised denoiser.
-        noise_scheduler: its class name; None in a hand-written loop.
+        noise_scheduler: its class name; None in a hand-written loop that does not name it.
         fresh_noise: the noise scheduler added noise at its steps; None where it did not.
         amplification: by guidance, as the first tick has shown it (see `Guidance`); None: it has shown none, or nobody asked.
         guidance_changed: the scale of guidance changed during the run: the report gives no expected error.
+        is_uncorrected: the result was to be corrected, and is not: the report gives no expected error.
         predictor: description of the predictor.
+        corrections: of the schedule that the run followed, as far as they were applied (see `Schedule.corrections`).
         notes: what the user should know: what was done to keep to `max_cache_bytes`, why there is no hindsight.
         remarks: for each denoiser what the method says of its reuse, if anything; it holds only where something was reused.
         expected_error: of the result, root mean square, as a fraction of its contrast; None where nothing is expected.
@@ -154,7 +156,9 @@ class RunRecord:
     fresh_noise: FreshNoise | None = None
     amplification: float | None = None
     guidance_changed: bool = False
+    is_uncorrected: bool = False
     predictor: dict[str, Any] = field(default_factory=dict)
+    corrections: dict[str, Tensor] = field(default_factory=dict, compare=False)
     notes: list[str] = field(default_factory=list)
     remarks: dict[str, str] = field(default_factory=dict)
     expected_error: float | None = None

@@ -61,7 +61,7 @@ def with_last_step(pipe: Any, calls: Sequence[Call], schedule: Schedule) -> Sche
         schedule: of one whole denoiser.
 
     Returns:
-        None where steps are not seen, as with two denoisers, or nothing is missed.
+        None where steps are not seen, as with two denoisers, or nothing is missed, or what a run returned is not finite.
 
     Raises:
         TargetError: as `full_trajectories`.
@@ -82,7 +82,7 @@ def with_last_step(pipe: Any, calls: Sequence[Call], schedule: Schedule) -> Sche
         weighted = regressors / size.clamp_min(torch.finfo(torch.float32).tiny)[:, None]
         total = total + torch.einsum("rsn,qsn->rq", weighted, regressors)
         wanted = wanted + torch.einsum("rsn,sn->r", weighted, missed)
-    if not bool(wanted.any()):
+    if not bool(wanted.any() and wanted.isfinite().all() and total.isfinite().all()):
         return None
     penalty = RIDGE * total.diagonal().mean() * torch.eye(len(total), dtype=torch.float64)
     found = torch.linalg.solve(total + penalty, wanted)

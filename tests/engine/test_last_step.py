@@ -54,16 +54,23 @@ def drawn(
     dtype: torch.dtype = torch.float32,
     between: Callable[[int], Any] = id,
     grows_at: int = STEPS,
+    guided_from: int = STEPS,
+    changed: Callable[[int, Tensor], Tensor] = lambda i, sample: sample,
+    named: bool = True,
 ) -> Tensor:
     noise_scheduler = FlowMatchEulerDiscreteScheduler()
     noise_scheduler.set_timesteps(steps)
     sample = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0)).to(dtype)
-    with torch.no_grad(), denoising_run(net, num_steps=steps, noise_scheduler=noise_scheduler) as loop:
+    given: dict[str, Any] = {"noise_scheduler": noise_scheduler} if named else {}
+    with torch.no_grad(), denoising_run(net, num_steps=steps, **given) as loop:
         for i, timestep in enumerate(noise_scheduler.timesteps):
             loop.begin_step(i)
             sample = torch.cat([sample, sample]) if i == grows_at else sample
-            velocity = net(sample, timestep.expand(len(sample)).to(dtype))
-            sample = noise_scheduler.step(velocity, timestep, sample)[0]
+            times = timestep.expand(len(sample)).to(dtype)
+            velocity = net(sample, times)
+            if i >= guided_from:
+                velocity = velocity + 0.5 * (velocity - net(sample, times))
+            sample = changed(i, noise_scheduler.step(velocity, timestep, sample)[0])
             between(i)
     return sample
 
@@ -158,8 +165,10 @@ def test_weights_count_where_they_are_wanted_and_fit(net: nn.Module, changed: di
         {"adds_noise": True},
         {"quantization": "int8"},
         {"num_ticks": 20, "sigmas": None},
+        {"influence": None},
+        {"influence": ((-0.2,) * STEPS,) * (STEPS + 1)},
     ],
-    ids=["guidance", "noise", "weights", "ticks"],
+    ids=["guidance", "noise", "weights", "ticks", "unknown steps", "other steps"],
 )
 def test_weights_are_for_runs_of_their_own_kind(
     net: nn.Module, other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -170,7 +179,10 @@ def test_weights_are_for_runs_of_their_own_kind(
     monkeypatch.setattr(ReplayConfig, "last_step", lambda self, run: seen.append(run))
     replayed(net, config)
     own = replace(seen[0], guidance=Guidance(3.0))
-    assert ask(config, own) == tuple(told.corrections[LAST_STEP].tolist())
+    first, *of_tick = told.corrections[LAST_STEP].tolist()
+    computed = told.computed_ticks
+    assert ask(config, own) == (first, *(of_tick[i] if i in computed else None for i in range(STEPS)))
+    assert ask(config, replace(own, guidance=Guidance(3.1))) is not None  # loops show it rounded
     assert ask(config, replace(own, **other)) is None
 
 
@@ -192,5 +204,120 @@ def test_one_tensor_is_kept_and_counted(net: nn.Module) -> None:
 def test_weights_for_another_number_of_ticks_are_refused(net: nn.Module) -> None:
     schedule = planned(net)
     wrong = with_corrections(schedule, {LAST_STEP: torch.zeros(STEPS)})
-    with pytest.raises(ScheduleError, match="one number more than the run has ticks"):
+    with pytest.raises(ScheduleError, match="one more than the run has ticks: tune again"):
         accelerate(net, replace(ReplayConfig(schedule=schedule), schedule=wrong))
+
+
+def added_to(i: int, sample: Tensor) -> Tensor:
+    """In place, after one step."""
+    return sample.add_(0.01) if i == 5 else sample
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_corrected"),
+    [
+        (lambda i, sample: sample.clone(), True),
+        (lambda i, sample: sample + 0.01 if i == 5 else sample, False),
+        (added_to, False),
+    ],
+    ids=["copied", "replaced", "in place"],
+)
+def test_a_loop_that_replaces_its_sample_is_left_as_it_is(
+    net: nn.Module, changed: Callable[[int, Tensor], Tensor], is_corrected: bool
+) -> None:
+    schedule = planned(net)
+    plain, _, _ = replayed(net, ReplayConfig(schedule=schedule), changed=changed)
+    result, _, told = replayed(net, ReplayConfig(schedule=corrected(schedule)), changed=changed)
+    assert torch.equal(result, plain) != is_corrected
+    assert any("the last step is not corrected" in note for note in told.notes) != is_corrected
+
+
+def test_a_run_whose_guidance_changes_is_left_as_it_is(net: nn.Module) -> None:
+    """Another pass is called from some tick on, or the pipeline's scale changes."""
+
+    def scale_changes(i: int) -> None:
+        scope = innermost()
+        if i == 5 and scope is not None and scope.run is not None:
+            scope.run.timetable.guidance_changes(i + 1)
+
+    schedule = planned(net)
+    for options in ({"guided_from": 6}, {"between": scale_changes}):
+        plain, _, _ = replayed(net, ReplayConfig(schedule=schedule), **options)
+        result, _, _ = replayed(net, ReplayConfig(schedule=corrected(schedule)), **options)
+        assert torch.equal(result, plain)
+
+
+def expecting(net: nn.Module) -> Schedule:
+    """A corrected schedule whose error was measured."""
+    return replace(corrected(planned(net)), measured={"expected_error": 0.01})
+
+
+def test_an_error_is_expected_only_of_runs_that_are_corrected(net: nn.Module) -> None:
+    schedule = expecting(net)
+    _, _, told = replayed(net, ReplayConfig(schedule=schedule))
+    assert told.expected_error == 0.01
+    assert not told.notes
+    others: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"rectify": False}, {}),
+        ({"hindsight": False}, {}),
+        ({"max_consecutive_reuses": 1}, {}),
+        ({}, {"named": False}),
+        ({}, {"guided_from": 6}),
+    ]
+    for options, run in others:
+        _, _, told = replayed(net, ReplayConfig(schedule=schedule, **options), **run)
+        assert told.expected_error is None, (options, run)
+    dropped = replace(schedule, fitted_with="other")
+    with pytest.warns(UserWarning, match="they are dropped"):
+        _, _, told = replayed(net, ReplayConfig(schedule=dropped))
+    assert told.expected_error is None
+
+
+def test_a_corrected_run_is_frozen_with_its_correction(net: nn.Module) -> None:
+    schedule = expecting(net)
+    result, _, told = replayed(net, ReplayConfig(schedule=schedule))
+    frozen = told.to_schedule()
+    assert torch.equal(frozen.corrections[LAST_STEP], schedule.corrections[LAST_STEP])
+    again, _, told_again = replayed(net, ReplayConfig(schedule=frozen))
+    assert torch.equal(again, result)
+    assert told_again.expected_error == 0.01
+    _, _, uncorrected = replayed(net, ReplayConfig(schedule=schedule), guided_from=6)
+    assert not uncorrected.to_schedule().corrections
+    assert uncorrected.to_schedule().expected_error is None
+
+
+def test_a_schedule_of_a_loop_knows_its_noise_scheduler(net: nn.Module) -> None:
+    assert planned(net).noise_scheduler == "FlowMatchEulerDiscreteScheduler"
+
+
+def test_other_options_of_the_noise_scheduler_are_told(net: nn.Module) -> None:
+    schedule = planned(net)
+    row = schedule.predictor["influence"]
+    config = ReplayConfig(
+        schedule=replace(schedule, predictor={**schedule.predictor, "influence": [2 * x for x in row]})
+    )
+    _, _, told = replayed(net, config)
+    assert any(
+        "made with other options of FlowMatchEuler" in remark for remark in told.records[0].remarks.values()
+    )
+    older = {name: value for name, value in schedule.predictor.items() if name != "influence"}
+    _, _, told = replayed(net, ReplayConfig(schedule=replace(schedule, predictor=older)))
+    assert not told.records[0].remarks
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.int64])
+def test_weights_are_fractions(net: nn.Module, kind: torch.dtype) -> None:
+    schedule = planned(net)
+    wrong = with_corrections(schedule, {LAST_STEP: torch.ones(1 + STEPS, dtype=kind)})
+    with pytest.raises(ScheduleError, match="must hold fractions"):
+        accelerate(net, ReplayConfig(schedule=wrong))
+
+
+def test_a_weight_of_zero_is_a_weight(net: nn.Module) -> None:
+    schedule = planned(net)
+    weights = torch.zeros(1 + STEPS)
+    weights[0] = 0.25
+    plain, shown, _ = replayed(net, ReplayConfig(schedule=schedule))
+    result, _, _ = replayed(net, ReplayConfig(schedule=with_corrections(schedule, {LAST_STEP: weights})))
+    assert shown.first is not None
+    torch.testing.assert_close(result, plain + 0.25 * shown.first)

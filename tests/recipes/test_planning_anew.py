@@ -142,7 +142,8 @@ def tuned() -> tuple[Schedule, Schedule]:
     pipe, calls = FLUX.build(), flux_calls(STEPS, 1)
     engine = TrajectoryEngine(Task(pipe=pipe, calls=calls, ticks=STEPS))
     proposals = [config for config in engine.propose(1 / SPEEDUP) if isinstance(config, TrajectoryConfig)]
-    universal, _, own, *_ = (frozen(pipe, calls[0], config) for config in proposals)
+    own = next(one for one in proposals if one.response is not None and one.predicts_with == "own")
+    universal, own = (frozen(pipe, calls[0], config) for config in (proposals[0], own))
     return universal, own
 
 

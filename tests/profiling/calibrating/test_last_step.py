@@ -11,10 +11,12 @@ from zoo.pipelines import CASES
 
 from diffcache import Schedule
 from diffcache.engine.observers import Observer
+from diffcache.profiling.calibrating import last_step
 from diffcache.profiling.calibrating.corrections import with_corrections
 from diffcache.profiling.calibrating.last_step import RIDGE, with_last_step
 from diffcache.profiling.recording.calling import Call, accelerated, watched_run
 from diffcache.profiling.recording.frozen import frozen
+from diffcache.profiling.recording.journal import Entry
 from diffcache.profiling.recording.trajectories import full_trajectories
 from diffcache.profiling.tuning.engine import Task
 from diffcache.profiling.tuning.parts import three_parts
@@ -103,6 +105,16 @@ def test_weights_that_a_schedule_has_are_fitted_anew(schedule: Schedule) -> None
     once = with_last_step(pipe, calls, schedule)
     assert once is not None
     assert with_last_step(pipe, calls, once) == once
+
+
+def test_results_that_are_not_finite_give_no_weights(
+    schedule: Schedule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe, calls = FLUX.build(), flux_calls(STEPS, 1)
+    (full,) = full_trajectories(pipe, calls)
+    broken = Entry({"result": full.tensors["result"] * float("nan")}, {})
+    monkeypatch.setattr(last_step, "full_trajectories", lambda *_: [broken])
+    assert with_last_step(pipe, calls, schedule) is None
 
 
 def test_two_denoisers_have_none() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -145,7 +146,8 @@ def test_two_denoisers_are_planned_with_their_own_covariance() -> None:
     assert len(engine.covariances) == 1  # smoothing would fill one denoiser's ticks from the other's
     proposed = [config for config in engine.propose(0.5) if isinstance(config, TrajectoryConfig)]
     own = [config for config in proposed if config.covariance is not None]
-    assert [config.response for config in own] == [None, engine.response]
+    of_own = product((None, engine.response), ("own", "universal"))
+    assert [(config.response, config.predicts_with) for config in own] == list(of_own)
     *_, lasting = np.array(engine.response)  # the sample of the first call of a denoiser is not known
     assert lasting[handover] == pytest.approx((lasting[handover - 1] + lasting[handover + 1]) / 2)
     for config in own:
