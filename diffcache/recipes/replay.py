@@ -162,7 +162,7 @@ class ReplayConfig(CacheConfig):
     def remark(self, run: RunFacts) -> str | None:
         remarks, anew = [other_guidance(self.schedule, run)], self._anew(run)
         if anew is None and remarks[0] is None:  # where samples are clipped, guidance changes steps, too
-            remarks += [other_steps(self.schedule, run)]
+            remarks += [self._other_steps(run)]
         if anew is not None:
             remarks += [f"the schedule was planned anew for {run.num_ticks} ticks"]
             remarks += [anew.remark(run)] if remarks[0] is None else []
@@ -259,8 +259,12 @@ class ReplayConfig(CacheConfig):
     def _is_as_measured(self, run: RunFacts) -> bool:
         """Whether errors are those that were measured: of runs that got no other noise, with the same guidance and steps, and corrected alike."""
         is_corrected_alike = self.corrects(run) == self._recorded_hindsight
-        others = other_guidance(self.schedule, run) or other_steps(self.schedule, run)
+        others = other_guidance(self.schedule, run) or self._other_steps(run)
         return others is None and not run.adds_noise and is_corrected_alike
+
+    def _other_steps(self, run: RunFacts) -> str | None:
+        """See `other_steps`. What steps do is only measured where they are corrected."""
+        return other_steps(self.schedule, run) if self.hindsight else None
 
     def _applies_all(self, run: RunFacts) -> bool:
         """Whether a run has all corrections that its errors were measured with, of its denoiser."""

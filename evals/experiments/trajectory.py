@@ -9,6 +9,7 @@ from diffcache.evals.harness.cell import Cell, Nearness
 from diffcache.evals.harness.unseen import judged_on
 from diffcache.evals.testbeds import splits, zoo
 from diffcache.profiling.recording.frozen import frozen
+from diffcache.profiling.searching.ranking import best_ranked
 from diffcache.profiling.tuning.engine import Task
 from diffcache.profiling.tuning.planned import TrajectoryEngine
 from diffcache.recipes.budgeted import allowed
@@ -74,7 +75,7 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
                 **{name: _planned(measured, speedup) for name, measured in known.items()},
             }
             on_tried = [(config, tried.method(config)) for config in engine.propose(ticks / steps)]
-            best = max(on_tried, key=lambda pair: pair[1].mean)
+            best = on_tried[best_ranked([found.psnr for _, found in on_tried])]
             on_tried = [best, *((config, tried.method(config)) for config in _corrected(engine, best[0]))]
             contenders["planned"] = best[0]
             contenders["tuned"], chosen = max(on_tried, key=lambda pair: pair[1].mean)

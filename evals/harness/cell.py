@@ -32,7 +32,7 @@ class Nearness:
 
     @property
     def mean(self) -> float:
-        """Over the samples, in dB: by this `tune` chooses."""
+        """Over the samples, in dB."""
         return float(self.psnr.mean())
 
     @property

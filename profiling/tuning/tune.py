@@ -76,8 +76,8 @@ def tune(
 ) -> Any:
     """Finds a schedule on some prompts, chooses it on others, and measures it once on a third part.
 
-    An engine proposes methods (`ENGINES`). They are rendered beside the full runs of the prompts to choose on. For a speed-up the best
-    mean wins; for a quality the method with the fewest computed ticks that keeps it. What the winner gives on the third part,
+    An engine proposes methods (`ENGINES`). They are rendered beside the full runs of the prompts to choose on. For a speed-up the one that is
+    better than others on most prompts wins; for a quality the method with the fewest computed ticks that keeps it. What the winner gives on the third part,
     which nothing depends on, is stored with the confidence that it has (`measured["verify"]`), beside as many evenly spaced
     ticks and the plain pipeline with fewer steps. Where one of these is better, a warning says so.
 

@@ -2,6 +2,7 @@
 
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,6 +17,7 @@ from diffcache.profiling.recording.journal import key_of
 from diffcache.profiling.recording.pictures import median_of, psnr
 from diffcache.profiling.recording.shares import SLACK, TooLittle
 from diffcache.profiling.searching.confirming import is_better
+from diffcache.profiling.searching.ranking import best_ranked
 from diffcache.profiling.tuning.aim import Aim
 from diffcache.profiling.tuning.engine import Task, TuningEngine
 from diffcache.profiling.tuning.engines import ENGINES
@@ -50,7 +52,7 @@ class Judged:
 
     @property
     def mean(self) -> float:
-        """A proposal that is bad for a few samples shows in the mean, and not in the median."""
+        """Over the samples."""
         return float(self.values.mean())
 
 
@@ -89,7 +91,7 @@ class Tuner:
         _ = self.choosing
 
     def for_compute(self, compute: float) -> Judged:
-        """The best proposal for a share of the work: of the highest mean.
+        """The best proposal for a share of the work (see `best_ranked`).
 
         Raises:
             TooLittle: the engine has none.
@@ -197,17 +199,17 @@ class Tuner:
         Raises:
             TooLittle: the engine has none.
         """
-        best: Judged | None = None
+        found: list[Judged] = []
         for config in self.engine.propose(compute):
-            found = self.judge(config)
-            if found.compute > compute + SLACK:
-                continue  # a second denoiser's first call cannot be reused
-            if best is None or self._replaces(found, best):
-                best = self.best = found
-        if best is None:
+            one = self.judge(config)
+            if one.compute <= compute + SLACK:  # a second denoiser's first call cannot be reused
+                found.append(one)
+                self.best = self._best_of(found)
+        if not found:
             raise TooLittle(f"all that was proposed computes more than {compute:.0%} of the work.")
+        best = self.best = self._best_of(found)
         corrected = self._corrected(best)
-        if corrected is not None and self._replaces(corrected, best):
+        if corrected is not None and corrected.mean > best.mean:
             best = self.best = corrected
         return best
 
@@ -246,19 +248,27 @@ class Tuner:
         except TooLittle:
             return None
         if proposals:
-            corrected = self._corrected(max(proposals, key=lambda one: one.mean))
+            corrected = self._corrected(_best_ranked(proposals))
             proposals += [] if corrected is None else [corrected]
         keeping = [
             one
             for one in proposals
             if int((one.values >= quality).sum()) >= needed(len(one.values), at_least)
         ]
-        return max(keeping, key=lambda one: one.mean, default=None)
+        return _best_ranked(keeping) if keeping else None
 
-    def _replaces(self, found: Judged, best: Judged) -> bool:
-        if self.engine.confirms:
-            return is_better(found.values - best.values)
-        return found.mean > best.mean
+    def _best_of(self, found: Sequence[Judged]) -> Judged:
+        """The best of what was judged so far. Where the engine confirms, each replaces the one before it only if it is better by more than chance."""
+        if not self.engine.confirms:
+            return _best_ranked(found)
+        best, *others = found
+        for one in others:
+            best = one if is_better(one.values - best.values) else best
+        return best
+
+
+def _best_ranked(found: Sequence[Judged]) -> Judged:
+    return found[best_ranked([one.values for one in found])]
 
 
 def _figures(values: Tensor) -> dict[str, Any]:

@@ -55,6 +55,7 @@ def drawn(
     between: Callable[[int], Any] = id,
     grows_at: int = STEPS,
     guided_from: int = STEPS,
+    guided_until: int = STEPS,
     changed: Callable[[int, Tensor], Tensor] = lambda i, sample: sample,
     named: bool = True,
 ) -> Tensor:
@@ -68,7 +69,7 @@ def drawn(
             sample = torch.cat([sample, sample]) if i == grows_at else sample
             times = timestep.expand(len(sample)).to(dtype)
             velocity = net(sample, times)
-            if i >= guided_from:
+            if guided_from <= i < guided_until:
                 velocity = velocity + 0.5 * (velocity - net(sample, times))
             sample = changed(i, noise_scheduler.step(velocity, timestep, sample)[0])
             between(i)
@@ -241,7 +242,8 @@ def test_a_run_whose_guidance_changes_is_left_as_it_is(net: nn.Module) -> None:
             scope.run.timetable.guidance_changes(i + 1)
 
     schedule = planned(net)
-    for options in ({"guided_from": 6}, {"between": scale_changes}):
+    ends = {"guided_from": 0, "guided_until": 6}
+    for options in (ends, {"guided_from": 6}, {"between": scale_changes}):
         plain, _, _ = replayed(net, ReplayConfig(schedule=schedule), **options)
         result, _, _ = replayed(net, ReplayConfig(schedule=corrected(schedule)), **options)
         assert torch.equal(result, plain)
@@ -267,6 +269,7 @@ def test_an_error_is_expected_only_of_runs_that_are_corrected(net: nn.Module) ->
     for options, run in others:
         _, _, told = replayed(net, ReplayConfig(schedule=schedule, **options), **run)
         assert told.expected_error is None, (options, run)
+        assert not any("other options" in note for note in told.notes)
     dropped = replace(schedule, fitted_with="other")
     with pytest.warns(UserWarning, match="they are dropped"):
         _, _, told = replayed(net, ReplayConfig(schedule=dropped))
