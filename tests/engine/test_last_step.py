@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,16 +13,21 @@ from torch import Tensor, nn
 
 from diffcache import Schedule, accelerate, denoising_run, report, restore
 from diffcache.config import RunFacts
+from diffcache.engine.last_step import LastStep
 from diffcache.engine.observers import Observer, observed
 from diffcache.engine.scopes import innermost
+from diffcache.noise_schedulers.step_calls import StepCall
+from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.profiling.calibrating.corrections import with_corrections
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.schedule_fields import LAST_STEP
+from diffcache.reports.records import Passes
 from diffcache.reports.run_report import RunReport
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.guidance import Guidance
 from diffcache.schedulers.schedule import GUIDANCE_SCALE
+from diffcache.schedulers.steps import Decision
 
 STEPS, SHAPE = 12, (2, 4, 8, 8)
 
@@ -247,6 +252,34 @@ def test_a_run_whose_guidance_changes_is_left_as_it_is(net: nn.Module) -> None:
         plain, _, _ = replayed(net, ReplayConfig(schedule=schedule), **options)
         result, _, _ = replayed(net, ReplayConfig(schedule=corrected(schedule)), **options)
         assert torch.equal(result, plain)
+
+
+class Plain:
+    """Times of a run whose outputs are velocities."""
+
+    def are_comparable(self, tick: int, later: int) -> bool:
+        return True
+
+    def output(self, tick: int) -> tuple[float, float]:
+        return 1.0, 0.0
+
+
+@pytest.mark.parametrize("later", [("u", "c"), ("c",)])
+def test_guidance_passes_are_the_same_at_all_steps(later: tuple[str, ...]) -> None:
+    correction, scheduler = (
+        LastStep(cast(Timetable, Plain()), (0.5, 0.25, 0.25)),
+        FlowMatchEulerDiscreteScheduler(),
+    )
+    scheduler.set_timesteps(2)
+    sample = torch.ones(SHAPE)
+    for tick, passes in enumerate([("u", "c"), later]):
+        called = Passes(tuple(("net", name, 2) for name in passes), frozenset({Decision.COMPUTE}))
+        call = StepCall(torch.ones(SHAPE), scheduler.timesteps[tick], sample, {})
+        assert correction.stepping(scheduler, tick, call, called) == call
+        sample = torch.zeros(SHAPE)
+        correction.stepped(sample)
+    assert correction.is_missing == (later == ("c",))
+    assert float(sample.mean()) == (0.0 if later == ("c",) else 1.0)
 
 
 def expecting(net: nn.Module) -> Schedule:

@@ -28,3 +28,8 @@ def test_ranks_count_among_all_proposals() -> None:
 @pytest.mark.parametrize("count", [1, 3])
 def test_of_equal_ones_the_first_is_taken(count: int) -> None:
     assert best_ranked([torch.tensor([100.0, 100.0])] * count) == 0
+
+
+def test_proposals_that_are_alike_do_not_take_each_others_wins() -> None:
+    better, worse = torch.tensor([2.0, 2.0, 2.0, 1.0, 1.0]), torch.tensor([1.0, 1.0, 1.0, 2.0, 2.0])
+    assert best_ranked([better, worse, better]) == 0
