@@ -15,16 +15,13 @@ def step_corrections_for(
     choices: Choices, setup: StoreSetup, observer: Observer, *, hand_written: bool
 ) -> tuple[StepCorrection, ...]:
     """What corrects in the noise scheduler's steps, in one run of a denoiser, in this order. What only looks on comes last."""
-    hindsight, weights, times = _hindsight_for(choices, setup, observer), choices.last_step, setup.times
-    return (
-        *([] if hindsight is None else [hindsight]),
-        *(
-            []
-            if weights is None or observer.shadow
-            else [LastStep(times, weights, hand_written=hand_written)]
-        ),
-        *([ShownSteps(times, observer)] if observer.sees_steps else []),
+    times, weights, is_shadow = setup.times, choices.last_step, observer.shadow
+    chosen = (
+        _hindsight_for(choices, setup, observer),
+        None if weights is None or is_shadow else LastStep(times, weights, hand_written=hand_written),
+        ShownSteps(times, observer) if observer.sees_steps else None,
     )
+    return tuple(correction for correction in chosen if correction is not None)
 
 
 def _hindsight_for(choices: Choices, setup: StoreSetup, observer: Observer) -> StepCorrection | None:

@@ -92,4 +92,4 @@ class LastStep(StepCorrection):
         last, version = self._last
         if sample is last:
             return version_of(sample) == version
-        return torch.equal(sample, last.to(sample.dtype))
+        return torch.equal(sample, last.to(sample))

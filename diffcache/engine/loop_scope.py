@@ -57,7 +57,6 @@ class LoopScope(Scope):
         self.first = first_of(noise_scheduler, num_steps)
         self.asked = getattr(noise_scheduler, "num_inference_steps", None)
         self._noise_scheduler = noise_scheduler
-        self.noise_scheduler_name = None if noise_scheduler is None else type(noise_scheduler).__name__
         self._shows_steps = shows_steps and noise_scheduler is not None
         self._called_before_begin = False
         self._closed = False
@@ -78,13 +77,14 @@ class LoopScope(Scope):
         if again and run is not None and not run.progress.called:
             return
         if run is None or run.tick >= i:
+            named = self._noise_scheduler
             timetable = Timetable(
                 self.num_steps,
                 self.levels,
                 influence=self.influence,
                 first=self.first,
                 asked=self.asked,
-                noise_scheduler=self.noise_scheduler_name,
+                noise_scheduler=None if named is None else type(named).__name__,
             )
             run = self.begin_run(timetable, hand_written=True)
             run.progress.lost = again and self.num_steps > 1

@@ -221,7 +221,7 @@ class ReplayConfig(CacheConfig):
 
     def _affine(self, site: str, quantization: str | None) -> Mapping[str, Tensor]:
         """The affine corrections of a denoiser, unless they were fitted on other weights."""
-        mine = {n: t for n, t in self._corrections.items() if n.split("/")[0].split(".")[0] == site}
+        mine = {n: t for n, t in self._corrections.items() if _denoiser_of(n) == site}
         made = self.schedule.quantization.get(site)
         if not self.rectify or not mine or made == quantization:
             return mine if self.rectify else {}
@@ -271,7 +271,7 @@ class ReplayConfig(CacheConfig):
         mine = {
             name
             for name in self.schedule.corrections
-            if name == LAST_STEP or name.split("/")[0].split(".")[0] == run.denoiser
+            if name == LAST_STEP or _denoiser_of(name) == run.denoiser
         }
         return mine <= {*self.corrections(run)}
 
@@ -284,6 +284,11 @@ class ReplayConfig(CacheConfig):
         return difference(
             self.schedule, run, lambda: self._corrections.get(RESPACED) if self.respace else None
         )
+
+
+def _denoiser_of(name: str) -> str:
+    """Whose outputs an affine coefficient of this name corrects (see `coefficient_name`)."""
+    return name.split("/")[0].split(".")[0]
 
 
 def _weights(quantization: str | None) -> str:

@@ -34,7 +34,7 @@ def plan_of_run(known: Known, hindsight: bool, course: Course, count: int, guard
     """The plan of a run; runs that are alike share it.
 
     Where reused ticks are predicted with the universal covariance, though another one was measured, ticks are those of the plan with the measured one, and are as
-    far trusted as in the universal plan. Ticks that are chosen for these predictions turn out worse (sd3, 12 of 50).
+    far trusted as in the universal plan. Ticks that are chosen for these predictions turned out worse.
     """
     if known.predicts_with != OWN:
         own, universal = (

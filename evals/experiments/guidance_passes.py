@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffcache.evals.testbeds import splits, zoo
+from diffcache.evals.harness.calls import call_of
+from diffcache.evals.testbeds import zoo
 from diffcache.profiling.recording.calling import accelerated
 from diffcache.profiling.recording.trajectories import FULL
 from diffcache.profiling.recording.velocities import Velocities, trajectory_of
@@ -26,8 +27,7 @@ def left(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]:
     of a tick of which nothing is known. Half of the work of a tick is saved at 1.0, and nothing is lost at 0.0.
     """
     pipe = zoo.load(testbed)
-    part = splits.PARTS["covariance"]
-    call = zoo.sample_call(testbed, part.seed, steps, samples, part.prompts)
+    call = call_of(testbed, "covariance", steps, samples)
     with accelerated(pipe, FULL):
         run = trajectory_of(pipe, call, Velocities())
     conditional, other = (

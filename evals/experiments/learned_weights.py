@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from diffcache.evals.harness.calls import call_of
 from diffcache.evals.harness.facts import run_facts
 from diffcache.evals.harness.unseen import judged_on
 from diffcache.evals.testbeds import splits, zoo
@@ -49,8 +50,7 @@ def learned(testbed: str, steps: int, speedup: float, samples: int) -> dict[str,
     pipe = zoo.load(testbed)
 
     def call(use: splits.Use, count: int) -> Callable[[], dict[str, Any]]:
-        part = splits.PARTS[use]
-        return lambda: zoo.sample_call(testbed, part.seed, steps, count, part.prompts)
+        return lambda: call_of(testbed, use, steps, count)
 
     asked = {"learned_on": call("covariance", LEARNED_ON), "others": call("choose", samples)}
     fitted = asked["learned_on"]

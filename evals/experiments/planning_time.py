@@ -5,8 +5,9 @@ from statistics import median
 from typing import Any
 
 from diffcache.config import RunFacts
+from diffcache.evals.harness.calls import call_of
 from diffcache.evals.harness.facts import run_facts
-from diffcache.evals.testbeds import splits, zoo
+from diffcache.evals.testbeds import zoo
 from diffcache.recipes import run_plans
 from diffcache.recipes.run_plans import course_of
 from diffcache.recipes.trajectory import TrajectoryConfig
@@ -19,8 +20,7 @@ def planning_times(testbed: str, steps: int) -> dict[str, Any]:
 
     Medians of `REPEATS`. With an own covariance it takes nearly as long whatever is in it: the universal one stands for it here.
     """
-    part = splits.PARTS["choose"]
-    run = run_facts(zoo.load(testbed), zoo.sample_call(testbed, part.seed, steps, 1, part.prompts))
+    run = run_facts(zoo.load(testbed), call_of(testbed, "choose", steps, 1))
     own = TrajectoryConfig().known.process(course_of(run)).covariance.tolist()
     configs = {
         "speedup": TrajectoryConfig(speedup=3),

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from diffcache.evals.experiments.learned_weights import planned_weights
+from diffcache.evals.harness.calls import call_of
 from diffcache.evals.harness.unseen import judged_on
-from diffcache.evals.testbeds import splits, zoo
+from diffcache.evals.testbeds import zoo
+from diffcache.host.components import denoisers_of
 from diffcache.profiling.recording.calling import accelerated
 from diffcache.profiling.recording.trajectories import FULL
 from diffcache.profiling.recording.velocities import Velocities, trajectory_of
@@ -36,9 +38,9 @@ def limits(testbed: str, steps: int, speedup: float, samples: int) -> dict[str, 
     """
     pipe = zoo.load(testbed)
     with judged_on(testbed):
-        plan = planned_weights(pipe, _call(testbed, "search", steps, 1), speedup)
-    others = _recorded(pipe, _call(testbed, "search", steps, FITTED_TO))
-    scored = _recorded(pipe, _call(testbed, "choose", steps, samples))
+        plan = planned_weights(pipe, call_of(testbed, "search", steps, 1), speedup)
+    others = _recorded(pipe, call_of(testbed, "search", steps, FITTED_TO))
+    scored = _recorded(pipe, call_of(testbed, "choose", steps, samples))
 
     def left(name: str, fitted_to: Array) -> float:
         return missed(scored[name], fitted_weights(fitted_to, plan.ticks), plan.ticks)
@@ -89,14 +91,9 @@ def _decibels(before: float, after: float) -> float:
     return round(10 * math.log10(before / after), 2)
 
 
-def _call(testbed: str, use: splits.Use, steps: int, count: int) -> dict[str, Any]:
-    part = splits.PARTS[use]
-    return zoo.sample_call(testbed, part.seed, steps, count, part.prompts)
-
-
 def _recorded(pipe: Any, call: dict[str, Any]) -> dict[str, Array]:
     """Of a full run the covariances of each sample, [samples, ticks, ticks]: "velocities", and what all blocks ("whole") and the last half of them ("half") add."""
-    denoiser = getattr(pipe, "transformer", None) or pipe.unet
+    (denoiser,) = denoisers_of(pipe).values()
     with accelerated(pipe, FULL), _hidden(denoiser) as hidden:
         run = trajectory_of(pipe, call, Velocities())
     ticks, samples = len(run.velocities), len(run.velocities[0][0])

@@ -5,6 +5,7 @@ from typing import Any
 
 from diffcache.config import CacheConfig
 from diffcache.evals.experiments.trajectory_prior import SAMPLES
+from diffcache.evals.harness.calls import call_of
 from diffcache.evals.harness.cell import Cell, Nearness
 from diffcache.evals.harness.unseen import judged_on
 from diffcache.evals.testbeds import splits, zoo
@@ -33,10 +34,9 @@ def pictures(
     pipe: Any | None = None,
 ) -> Cell:
     """What a testbed draws of some samples, in full; with its own pipeline and scale of guidance where none is given."""
-    part = splits.PARTS[use]
 
     def call(count: int) -> dict[str, Any]:
-        asked = zoo.sample_call(testbed, part.seed, count, samples, part.prompts)
+        asked = call_of(testbed, use, count, samples)
         return asked if guidance is None else zoo.guided(testbed, asked, guidance)
 
     return Cell(pipe or zoo.load(testbed), call, steps)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from diffcache.evals.experiments.curves import Curve
+from diffcache.evals.harness.calls import call_of
 from diffcache.evals.testbeds import splits, zoo
 from diffcache.host.guidance import guidance_in
 from diffcache.profiling.recording.covariance import covariance_of
@@ -89,8 +90,7 @@ def settings(testbed: str) -> Iterator[Setting]:
 def measured(setting: Setting) -> Measured:
     """What a setting shows on calibration prompts and seeds."""
     name, steps, guidance = setting
-    part = splits.PARTS["covariance"]
-    pipe, call = zoo.load(name), zoo.sample_call(name, part.seed, steps, SAMPLES, part.prompts)
+    pipe, call = zoo.load(name), call_of(name, "covariance", steps, SAMPLES)
     if guidance is not None:
         call = zoo.guided(name, call, guidance)
     with TemporaryDirectory() as folder, journaling(Journal(Path(folder))):  # both measure one full run

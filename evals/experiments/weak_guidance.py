@@ -5,10 +5,11 @@ from typing import Any
 
 from diffcache.config import CacheConfig
 from diffcache.evals.experiments.trajectory import SPEEDUPS, evens, figures
+from diffcache.evals.harness.calls import call_of
 from diffcache.evals.harness.cell import Cell
 from diffcache.evals.harness.facts import run_facts
 from diffcache.evals.harness.unseen import judged_on
-from diffcache.evals.testbeds import procedural, splits, zoo
+from diffcache.evals.testbeds import procedural, zoo
 from diffcache.recipes.budgeted import allowed
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.guidance import Guidance
@@ -41,10 +42,9 @@ def compared(testbed: str, steps: int, samples: int) -> Iterator[dict[str, Any]]
     "prior" is planned with the amplification that its first tick shows, and "usual" with the one that this scale has on the testbeds with their own prompts.
     Both have a prior that has never seen the testbed. Medians are given, and under "samples" each sample's, which are paired.
     """
-    part = splits.PARTS["choose"]
 
     def call(count: int) -> dict[str, Any]:
-        asked = zoo.sample_call(testbed, part.seed, count, samples, part.prompts)
+        asked = call_of(testbed, "choose", count, samples)
         weak = {"negative_prompt": [*map(resembling, asked["prompt"])]}
         return {**zoo.guided(testbed, asked, SCALE), **weak}
 

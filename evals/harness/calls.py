@@ -99,6 +99,12 @@ def calls_of_testbed(
     ]
 
 
+def call_of(testbed: str, use: splits.Use, steps: int, samples: int) -> Call:
+    """One call for the first samples of a use, with its prompts and seeds."""
+    part = splits.PARTS[use]
+    return zoo.sample_call(testbed, part.seed, steps, samples, part.prompts)
+
+
 def calibration_calls(name: str, samples: int, steps: int) -> list[Call]:
     """Two calls of a testbed's calibration prompts, half of the samples each: the same prompts from other seeds."""
     seeds = (FIRST_SEED["calibration"], 2 * FIRST_SEED["calibration"])

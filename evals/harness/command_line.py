@@ -68,6 +68,7 @@ def measure_at_steps(
     experiment: str,
     steps: Sequence[int],
     rows: Callable[[str, int, argparse.Namespace], Iterable[dict[str, Any]]],
+    **about: Any,
 ) -> None:
     """`measure_testbeds` at several numbers of steps, one after another.
 
@@ -76,12 +77,16 @@ def measure_at_steps(
         experiment: its name.
         steps: the numbers, unless others are asked for.
         rows: from a testbed's name, a number of steps and the parsed options to the rows.
+        **about: what each result says beside its rows.
     """
     parser.add_argument("--steps", type=int, nargs="+", default=steps)
     measure_testbeds(
         parser,
         experiment,
-        lambda testbed, args: {"rows": [row for count in args.steps for row in rows(testbed, count, args)]},
+        lambda testbed, args: {
+            **about,
+            "rows": [row for count in args.steps for row in rows(testbed, count, args)],
+        },
     )
 
 

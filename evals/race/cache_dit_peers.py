@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+from diffcache.evals.harness.calls import call_of
 from diffcache.evals.race.budgets import budgets_for
 from diffcache.evals.race.contender import (
     WARM_UP,
@@ -17,7 +18,7 @@ from diffcache.evals.race.contender import (
     typed,
     whole_ticks,
 )
-from diffcache.evals.testbeds import splits, zoo
+from diffcache.evals.testbeds import zoo
 from diffcache.profiling.recording.frozen import frozen
 from diffcache.recipes.trajectory import TrajectoryConfig
 
@@ -90,8 +91,7 @@ def _mask(setup: RaceSetup, kind: str, ticks: Any) -> tuple[int, ...]:
         return tuple(cache_dit.steps_mask(total_steps=setup.steps, mask_policy=ticks))
     if kind == "even":
         return tuple(map(int, even_mask(ticks, setup.steps)))
-    part = splits.PARTS["search"]
-    call = zoo.sample_call(setup.testbed, part.seed, setup.steps, 1, part.prompts)
+    call = call_of(setup.testbed, "search", setup.steps, 1)
     found = frozen(zoo.load(setup.testbed), call, TrajectoryConfig(speedup=setup.steps / ticks))
     return tuple(int(tick in found.computed_ticks) for tick in range(setup.steps))
 

@@ -14,8 +14,9 @@ from typing import Any
 import diffusers
 import torch
 
+from diffcache.evals.harness.calls import call_of
 from diffcache.evals.race.contender import WARM_UP, Contender, Options, RaceSetup, Sweep, typed
-from diffcache.evals.testbeds import splits, zoo
+from diffcache.evals.testbeds import zoo
 
 PACKAGE = "diffusers"
 CHANGES = (0.4, 0.25, 0.16, 0.1, 0.07, 0.045, 0.03, 0.02)
@@ -62,10 +63,10 @@ def _mag(pipe: Any, options: Options, setup: RaceSetup) -> Any:
 @cache
 def mag_ratios(setup: RaceSetup) -> tuple[float, ...]:
     """MagCache's ratios from its own calibration, which prints them for the user to copy."""
-    pipe, printed, part = zoo.load(setup.testbed), io.StringIO(), splits.PARTS["search"]
+    pipe, printed = zoo.load(setup.testbed), io.StringIO()
     config = diffusers.MagCacheConfig(calibrate=True, num_inference_steps=setup.steps)
     with redirect_stdout(printed), _enabled(pipe, {}, setup, lambda *_: config):
-        pipe(**zoo.sample_call(setup.testbed, part.seed, setup.steps, 2, part.prompts))
+        pipe(**call_of(setup.testbed, "search", setup.steps, 2))
     lines = printed.getvalue().splitlines()
     values = next(line for line in lines if line.startswith("[") and line.endswith("]"))
     return tuple(ast.literal_eval(values))

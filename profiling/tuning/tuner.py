@@ -199,15 +199,14 @@ class Tuner:
         Raises:
             TooLittle: the engine has none.
         """
-        found: list[Judged] = []
+        best, found = None, list[Judged]()
         for config in self.engine.propose(compute):
             one = self.judge(config)
             if one.compute <= compute + SLACK:  # a second denoiser's first call cannot be reused
                 found.append(one)
-                self.best = self._best_of(found)
-        if not found:
+                best = self.best = self._best_of(found)
+        if best is None:
             raise TooLittle(f"all that was proposed computes more than {compute:.0%} of the work.")
-        best = self.best = self._best_of(found)
         corrected = self._corrected(best)
         if corrected is not None and corrected.mean > best.mean:
             best = self.best = corrected
