@@ -9,10 +9,10 @@ import numpy as np
 
 from diffcache.schedulers.moments import Axis, Moment, positions
 from diffcache.schedulers.steps import Decision
+from diffcache.trajectory.error_model import WINDOW
 from diffcache.trajectory.gaussian import BETWEEN, conditional_weights
 from diffcache.trajectory.kernel import Array
 from diffcache.trajectory.process import MODELLED
-from diffcache.trajectory.result_error import WINDOW
 from diffcache.trajectory.transfer import Measurement
 
 DEGREE = 2

@@ -10,7 +10,7 @@ from diffcache.prediction.hindsight import LARGEST_RATIO
 from diffcache.recipes.budgeted import evenly
 from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.moments import Moment
-from diffcache.trajectory.known import OWN, Course, Known, ResultErrors
+from diffcache.trajectory.known import OWN, Course, ErrorModelFor, Known
 from diffcache.trajectory.plan import HELD, LONGEST_MOVED, Start, TrajectoryPlan, planned
 from diffcache.trajectory.search import through
 
@@ -33,8 +33,8 @@ def course_of(run: RunFacts, amplification: float | None = None) -> Course:
 def plan_of_run(known: Known, hindsight: bool, course: Course, count: int, guards: Guards) -> TrajectoryPlan:
     """The plan of a run; runs that are alike share it.
 
-    Where reused ticks are predicted with the universal covariance, though another one was measured, ticks are those of the plan with the measured one, and are as
-    far trusted as in the universal plan. Ticks that are chosen for these predictions turned out worse.
+    Where reused ticks are predicted with the universal covariance, though another one was measured, ticks are those of the plan with the measured one, and predictions are as
+    careful as in the universal plan. Ticks that are chosen for these predictions turned out worse.
     """
     if known.predicts_with != OWN:
         own, universal = (
@@ -42,9 +42,9 @@ def plan_of_run(known: Known, hindsight: bool, course: Course, count: int, guard
         )
         if not own.corrects or not universal.corrects:
             return own
-        error = errors_of_result(known, hindsight, course)(universal.trust, True)
-        return replace(own, trust=universal.trust, expected=error.likely(own.ticks))
-    errors, start = errors_of_result(known, hindsight, course), _start(known, course, count, guards)
+        error = error_models_of(known, hindsight, course)(universal.caution, True)
+        return replace(own, caution=universal.caution, expected=error.likely(own.ticks))
+    errors, start = error_models_of(known, hindsight, course), _start(known, course, count, guards)
     if course.adds_noise:  # velocities follow the noise, so none tells of a later one
         even = tuple(start.even)
         return TrajectoryPlan(even, HELD, errors(HELD, False).likely(even), corrects=False)
@@ -69,15 +69,15 @@ def _start(known: Known, course: Course, count: int, guards: Guards) -> Start:
     return Start(even, forced)
 
 
-@lru_cache(maxsize=2)
-def errors_of_result(known: Known, hindsight: bool, course: Course) -> ResultErrors:
+@lru_cache(maxsize=4)
+def error_models_of(known: Known, hindsight: bool, course: Course) -> ErrorModelFor:
     """The errors of a run's result, which all its plans share."""
     # Where the noise scheduler adds noise or clips, nothing is corrected.
     ratio = LARGEST_RATIO if hindsight and course.influence is not None else 0.0
-    return cache(known.errors(course, ratio))
+    return cache(known.error_models(course, ratio))
 
 
 def forget() -> None:
     """Forgets all plans: the next run makes its own."""
     plan_of_run.cache_clear()
-    errors_of_result.cache_clear()
+    error_models_of.cache_clear()

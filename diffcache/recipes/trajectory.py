@@ -14,12 +14,17 @@ from diffcache.method_config import method
 from diffcache.prediction.predictors import Conditional, Polynomial, Predictor
 from diffcache.recipes.budgeted import BudgetedConfig, allowed, choosable
 from diffcache.recipes.few_steps import leaves, proposal
-from diffcache.recipes.run_plans import chooses_last, course_of, errors_of_result, plan_of_run
+from diffcache.recipes.run_plans import chooses_last, course_of, error_models_of, plan_of_run
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.interval import Interval
 from diffcache.trajectory.control import ExpectedErrorControl, first_speedup, percent
-from diffcache.trajectory.following import ExpectedOf, PlannedTicks, PredictionError, usual_contrast_factor
+from diffcache.trajectory.following import (
+    ErrorOfPrediction,
+    ErrorOfResult,
+    PlannedTicks,
+    usual_contrast_factor,
+)
 from diffcache.trajectory.known import OWN, UNIVERSAL, Course, Known, Matrix
 from diffcache.trajectory.plan import HELD, TrajectoryPlan
 from diffcache.trajectory.prior import Prior, universal
@@ -216,34 +221,34 @@ class TrajectoryConfig(BudgetedConfig):
         return run.decodes or retraces
 
     def _conditional(self, run: RunFacts) -> Conditional:
-        trust, known, course = self._followed(run).trust, self.known, self._course(run)
+        caution, known, course = self._followed(run).caution, self.known, self._course(run)
         return Conditional(
-            known.predicting(course).believed(trust.roughness),
-            trust.noise,
-            covariance=known.process(course).covariance,
+            known.predicting_process_of(course).believed(caution.roughness),
+            caution.noise,
+            covariance=known.process_of(course).covariance,
             measured=known.measurement(course),
         )
 
-    def _prediction_error(self, run: RunFacts) -> PredictionError:
+    def _prediction_error(self, run: RunFacts) -> ErrorOfPrediction:
         """The expected error of a prediction at a computed tick; 0 where nothing is learned from the measured one.
 
         That is where outputs are held. It is also at a speed-up with the pipeline's own covariance: what that expects of the result is nearer
         to the truth as it is.
         """
         has_own_plan = self.speedup is not None and self.covariance is not None
-        if has_own_plan or self._followed(run).trust == HELD:
+        if has_own_plan or self._followed(run).caution == HELD:
             return lambda past, tick: 0.0
         return self._conditional(run).expected_error
 
-    def _expected_of(self, run: RunFacts) -> ExpectedOf:
+    def _expected_of(self, run: RunFacts) -> ErrorOfResult:
         """The error of a run's result, where reused ticks are predicted and corrected as in the plan that runs usually come to."""
 
         def expected(computed: Sequence[int]) -> float:
             followed = self._followed(run)
             if followed.ticks == tuple(computed):
                 return followed.expected
-            errors = errors_of_result(self.known, self.hindsight, self._course(run))
-            return errors(followed.trust, followed.corrects).likely(computed)
+            errors = error_models_of(self.known, self.hindsight, self._course(run))
+            return errors(followed.caution, followed.corrects).likely(computed)
 
         return expected
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Decision, Step
 from diffcache.trajectory.following import (
-    ExpectedOf,
+    ErrorOfPrediction,
+    ErrorOfResult,
     PlanFollower,
-    PredictionError,
     mean_surprise,
     usual_contrast_factor,
 )
@@ -100,8 +100,8 @@ class ExpectedErrorControl(PlanFollower):
         self,
         num_ticks: int,
         plans: Callable[[float], TrajectoryPlan],
-        prediction_error: PredictionError,
-        expected_of: ExpectedOf,
+        prediction_error: ErrorOfPrediction,
+        expected_of: ErrorOfResult,
         threshold: float,
         in_velocities: bool = False,
     ) -> None:

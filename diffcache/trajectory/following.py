@@ -21,10 +21,10 @@ LATE = math.pi / 4
 MADE_UP_ERRORS = 2
 """The mean counts this many made-up errors of exactly the expected size, so that one measurement does not decide."""
 
-PredictionError = Callable[[Sequence[int], int], float]
+ErrorOfPrediction = Callable[[Sequence[int], int], float]
 """Expected root mean square error of a prediction, as a fraction of the velocities', from computed ticks (newest first) and the predicted one."""
 
-ExpectedOf = Callable[[Sequence[int]], float]
+ErrorOfResult = Callable[[Sequence[int]], float]
 """Expected root mean square error of a run's result, as a fraction of the velocities', by the computed ticks (by rising number from 0)."""
 
 
@@ -46,8 +46,8 @@ class PlanFollower(CacheScheduler):
     def __init__(
         self,
         followed: TrajectoryPlan,
-        prediction_error: PredictionError,
-        expected_of: ExpectedOf,
+        prediction_error: ErrorOfPrediction,
+        expected_of: ErrorOfResult,
         in_velocities: bool = False,
     ) -> None:
         self._followed = followed

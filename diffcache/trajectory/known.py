@@ -9,11 +9,11 @@ import numpy as np
 
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.moments import Moment, angles_of, signal_and_noise
+from diffcache.trajectory.error_model import Caution, ErrorModel
 from diffcache.trajectory.kernel import Array
 from diffcache.trajectory.prior import Prior
 from diffcache.trajectory.process import Process, positions_of, prior_process, with_second_calls
 from diffcache.trajectory.response import Response, over_flow
-from diffcache.trajectory.result_error import ResultError, Trust
 from diffcache.trajectory.transfer import Measurement, covariance_at, pure_noise_of, response_at
 
 Matrix = tuple[tuple[float, ...], ...]
@@ -32,12 +32,12 @@ CLIPPED_OUTPUT_NOISE = 1e-2
 """`Kernel.output_noise` of predicted noise where the noise scheduler clips predicted samples. Such models are mostly trained with the plain loss, which
 learns little where there is much noise. The testbeds of the prior have a loss that weighs it more. Chosen on a model of 16 x 16 digits."""
 
-ResultErrors = Callable[[Trust, bool], ResultError]
-"""Errors of a run's result, by how far the covariance is trusted, and whether reused ticks are corrected."""
+ErrorModelFor = Callable[[Caution, bool], ErrorModel]
+"""The model of a run's errors, by how careful predictions are, and whether reused ticks are corrected."""
 
 
 class Course(NamedTuple):
-    """What a run tells before its first tick.
+    """The part of `RunFacts` that a plan depends on. It is taken out by `recipes.run_plans.course_of`, since this room must not import `config`.
 
     Attributes:
         moments: of its ticks.
@@ -69,7 +69,7 @@ class Course(NamedTuple):
         return self.clipped is not None and 0 < min(moment.scale for moment in self.moments) < 0.5
 
     @property
-    def weighed(self) -> Array:
+    def influence_or_guess(self) -> Array:
         """The influence. Where it is unknown, a velocity moves a flow's sample by the change of its share of noise, as Euler's steps do; or, at each two
         equal noise levels, as Heun's do.
 
@@ -122,15 +122,15 @@ class Known:
         """The prior alone."""
         return Known(self.prior)
 
-    def predicting(self, course: Course) -> Process:
+    def predicting_process_of(self, course: Course) -> Process:
         """The velocities of a run as reused ticks are predicted with them.
 
         Raises:
-            ScheduleError: as `process`.
+            ScheduleError: as `process_of`.
         """
-        return (self if self.predicts_with == OWN else self.universal).process(course)
+        return (self if self.predicts_with == OWN else self.universal).process_of(course)
 
-    def process(self, course: Course) -> Process:
+    def process_of(self, course: Course) -> Process:
         """The velocities of a run.
 
         Raises:
@@ -151,9 +151,9 @@ class Known:
                 return process
         if course.influence is None:
             return process
-        return with_second_calls(process, moments, course.influence, self.responses(course))
+        return with_second_calls(process, moments, course.influence, self.response_of(course))
 
-    def responses(self, course: Course) -> Response:
+    def response_of(self, course: Course) -> Response:
         """The response of the denoiser at each tick of a run.
 
         Raises:
@@ -167,34 +167,38 @@ class Known:
             return Response(factors)
         return Response(response_at(factors, angles, course.moments))
 
-    def errors(self, course: Course, largest_ratio: float) -> ResultErrors:
-        """The errors of a run's result.
+    def error_models(self, course: Course, largest_ratio: float) -> ErrorModelFor:
+        """The models of the error of a run's result.
 
         Args:
             course: of the run.
-            largest_ratio: see `ResultError`, where reused ticks are corrected.
+            largest_ratio: see `ErrorModel`, where reused ticks are corrected.
         """
-        ticks, weighed = len(course.moments), course.weighed
-        process, response = self.process(course), self.responses(course)
+        ticks, influence = len(course.moments), course.influence_or_guess
+        process, response = self.process_of(course), self.response_of(course)
         process = replace(process, covariance=process.covariance / process.covariance.diagonal().mean())
-        predicting = None if self.predicts_with == OWN else self.predicting(course)
+        predicting = None if self.predicts_with == OWN else self.predicting_process_of(course)
         is_universal = self.covariance is None
         pace = self.prior.pace.at(course.moments, course.strength) if is_universal else np.ones(ticks)
         if is_universal and angles_of(course.moments) is None:
             pace = WITHOUT_NOISE_LEVELS * pace
         handovers = self.handovers_in(ticks)
 
-        def error(
-            influence: Array, trust: Trust, corrects: bool, real: ResultError | None = None
-        ) -> ResultError:
+        def model(
+            moved: Array, caution: Caution, corrects: bool, with_clipping: ErrorModel | None = None
+        ) -> ErrorModel:
             ratio = largest_ratio if corrects else 0.0
-            return ResultError(process, influence, pace, response, ratio, trust, handovers, real, predicting)
+            return ErrorModel(
+                process, moved, pace, response, ratio, caution, handovers, with_clipping, predicting
+            )
 
         if course.clipped is None:
-            return partial(error, weighed)
+            return partial(model, influence)
         # Plans turn out better that are made as if nothing were clipped.
         clipped = np.array(course.clipped)
-        return lambda trust, corrects: error(weighed, trust, corrects, error(clipped, trust, corrects))
+        return lambda caution, corrects: model(
+            influence, caution, corrects, model(clipped, caution, corrects)
+        )
 
     def handovers_in(self, ticks: int) -> list[int]:
         """Those that come in a run of so many ticks."""
@@ -205,7 +209,7 @@ class Known:
         angles = angles_of(course.moments)
         if self.covariance is None or angles is None or self.handovers:
             return None
-        response = None if self.response is None else self.responses(course).factors
+        response = None if self.response is None else self.response_of(course).factors
         return Measurement(angles, response, pure_noise_of(course.moments), self.amplification)
 
     def _measured_at(self, name: str, ticks: int, moments: Sequence[Moment]) -> tuple[float, ...] | None:

@@ -1,4 +1,4 @@
-"""Where to compute: the ticks that make the expected error of a run's result small, and how far to trust the covariance."""
+"""Where to compute: the ticks that make the expected error of a run's result small, and how careful predictions are."""
 
 import math
 from collections.abc import Callable, Collection, Sequence
@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from diffcache.schedulers.errors import ScheduleError
-from diffcache.trajectory.result_error import ResultError, Trust, with_each
+from diffcache.trajectory.error_model import Caution, ErrorModel, with_each
 from diffcache.trajectory.search import Rounding, in_place, moved, neighbours, spread_anew
 
-HELD = Trust(1e-3, 1e4)
+HELD = Caution(1e-3, 1e4)
 """With so much roughness every prediction is the newest output."""
 
-TRUSTS = (
+CAUTIONS = (
     HELD,
-    Trust(1e-2, 0.0),
-    *(Trust(1e-3, roughness) for roughness in (1.0, 1e-1, 1e-2, 0.0)),
-    Trust(1e-5, 0.0),
+    Caution(1e-2, 0.0),
+    *(Caution(1e-3, roughness) for roughness in (1.0, 1e-1, 1e-2, 0.0)),
+    Caution(1e-5, 0.0),
 )
 """These are tried. Weights grow from the first one to the last. Where several are expected to do equally well (`EQUALLY_WELL`), the first of them is taken.
 
@@ -38,7 +38,7 @@ NEAR = 1.07
 """Expected errors that differ by less than this factor count as equal."""
 
 EQUALLY_WELL = 0.5
-"""With the universal covariance trusts count as equal whose errors are larger than the least one by at most so many times its square. Large errors come of long
+"""With the universal covariance cautions count as equal whose errors are larger than the least one by at most so many times its square. Large errors come of long
 gaps, across which steep weights are a risk that the covariance does not show; across short gaps they are none, and are worth what they are expected to be.
 With the pipeline's own the errors that are expected across long gaps are small, too, and steep weights are as much of a risk: there it is `NEAR`."""
 
@@ -53,8 +53,8 @@ finds there do not appear in real runs."""
 LONGEST = 300
 """In longer runs a search takes seconds: ticks stay evenly spaced, and only `FOR_LONG_RUNS` is tried."""
 
-FOR_LONG_RUNS = Trust(1e-3, 1e-2)
-"""The only trust that is tried in runs longer than `LONGEST`."""
+FOR_LONG_RUNS = Caution(1e-3, 1e-2)
+"""The only caution that is tried in runs longer than `LONGEST`."""
 
 LONGEST_MOVED = 100
 """In longer runs it takes seconds to move single ticks, or to search a second time without the last one."""
@@ -66,13 +66,13 @@ class TrajectoryPlan:
 
     Attributes:
         ticks: that are computed, by rising number.
-        trust: with which reused ticks are predicted and corrected.
-        expected: error of the result, root mean square over its elements, as a fraction of the velocities' (`ResultError.likely`).
+        caution: of its predictions.
+        expected: error of the result, root mean square over its elements, as a fraction of the velocities' (`ErrorModel.likely`).
         corrects: reused ticks are corrected.
     """
 
     ticks: tuple[int, ...]
-    trust: Trust
+    caution: Caution
     expected: float
     corrects: bool = True
 
@@ -85,7 +85,7 @@ class Start(NamedTuple):
 
 
 def planned(
-    errors: Callable[[Trust, bool], ResultError], starts: Sequence[Start], *, is_own: bool = False
+    errors: Callable[[Caution, bool], ErrorModel], starts: Sequence[Start], *, is_own: bool = False
 ) -> TrajectoryPlan:
     """A plan with as many computed ticks as the starts have: the one from the first start, unless another's expected error is smaller by more than `NEAR`.
 
@@ -96,9 +96,9 @@ def planned(
     fewer steps, then that is the plan; and so it is where the error is `HOPELESS`. Where nothing is corrected at all, outputs are held in this last case only.
 
     Args:
-        errors: of the result, by how far the covariance is trusted, and whether reused ticks are corrected.
+        errors: the model of the result's error, by how careful predictions are, and whether reused ticks are corrected.
         starts: with equally many ticks.
-        is_own: the covariance was measured on the pipeline. Then single ticks are moved, too, and trusts count as equal within `NEAR`.
+        is_own: the covariance was measured on the pipeline. Then single ticks are moved, too, and cautions count as equal within `NEAR`.
 
     Raises:
         ScheduleError: with this covariance and response no finite error can be expected.
@@ -108,7 +108,7 @@ def planned(
     for search in others:
         if search.least < first.least:
             other = search.plan()
-            expected, less = (errors(each.trust, each.corrects)(each.ticks) for each in (plan, other))
+            expected, less = (errors(each.caution, each.corrects)(each.ticks) for each in (plan, other))
             plan = other if NEAR * less < expected else plan
     return plan
 
@@ -116,7 +116,7 @@ def planned(
 class Candidate(NamedTuple):
     """Ticks that may be computed, the error of the result by how the others are predicted, and the error that plans make small."""
 
-    error: ResultError
+    error: ErrorModel
     ticks: Sequence[int]
     expected: float
 
@@ -124,15 +124,15 @@ class Candidate(NamedTuple):
 class _Search:
     """The search for a plan from evenly spaced ticks; for the arguments see `planned`."""
 
-    def __init__(self, errors: Callable[[Trust, bool], ResultError], start: Start, is_own: bool) -> None:
+    def __init__(self, errors: Callable[[Caution, bool], ErrorModel], start: Start, is_own: bool) -> None:
         self.even, self.fixed = start.even, {0, *start.forced}
         self.is_own = is_own
         self.held = errors(HELD, False)
         usual = errors(FOR_LONG_RUNS, True)
         self.corrects = usual.largest_ratio > 0
-        tried = [usual] if usual.num_ticks > LONGEST else [errors(trust, True) for trust in TRUSTS]
+        tried = [usual] if usual.num_ticks > LONGEST else [errors(caution, True) for caution in CAUTIONS]
         if not self.corrects:
-            tried = [error for error in tried if error.trust != HELD]
+            tried = [error for error in tried if error.caution != HELD]
         self.candidates = _each(tried, self.even)
         self.least = min(map(_expected, self.candidates))
 
@@ -140,7 +140,7 @@ class _Search:
         """See `planned`."""
         even, candidates, num_ticks = self.even, self.candidates, self.held.num_ticks
         if len(even) == num_ticks:
-            return TrajectoryPlan(tuple(even), candidates[-1].error.trust, 0.0)
+            return TrajectoryPlan(tuple(even), candidates[-1].error.caution, 0.0)
         if not math.isfinite(self.least):
             raise ScheduleError(
                 "trajectory: no error can be expected with this covariance and response: measure them again, or pass the noise levels that the "
@@ -157,11 +157,13 @@ class _Search:
         chosen = next(one for one in candidates if one.expected <= equal * least)
         is_best = not self.corrects or NEAR * chosen.expected <= self.held(even)
         if least <= HOPELESS and is_best:
-            return TrajectoryPlan(tuple(chosen.ticks), chosen.error.trust, chosen.error.likely(chosen.ticks))
+            return TrajectoryPlan(
+                tuple(chosen.ticks), chosen.error.caution, chosen.error.likely(chosen.ticks)
+            )
         return TrajectoryPlan(tuple(even), HELD, self.held.likely(even), corrects=False)
 
 
-def _each(errors: Sequence[ResultError], ticks: Sequence[int]) -> list[Candidate]:
+def _each(errors: Sequence[ErrorModel], ticks: Sequence[int]) -> list[Candidate]:
     """The same ticks with each prediction."""
     return [
         Candidate(error, ticks, found) for error, found in zip(errors, with_each(errors, ticks), strict=True)
@@ -171,7 +173,7 @@ def _each(errors: Sequence[ResultError], ticks: Sequence[int]) -> list[Candidate
 def _searched(candidates: Sequence[Candidate], fixed: Collection[int], is_own: bool) -> list[Candidate]:
     """Candidates with ticks that are expected to be better.
 
-    Ticks are searched for the trust that is best on evenly spaced ticks, and all trusts get them.
+    Ticks are searched with the caution that is best on evenly spaced ticks, and are then tried with all.
 
     Args:
         candidates: with evenly spaced ticks.

@@ -23,12 +23,12 @@ class Response:
 
     Attributes:
         factors: the mean and the spread at each tick, [2, ticks].
-        doubt: how far the mean may be off at each tick, a standard deviation, [ticks]. It is off in the same direction at all ticks, as
+        deviation: how far the mean may be off at each tick, a standard deviation, [ticks]. It is off in the same direction at all ticks, as
             denoisers differ. None: it was measured.
     """
 
     factors: Array
-    doubt: Array | None = None
+    deviation: Array | None = None
 
     @property
     def mean(self) -> Array:

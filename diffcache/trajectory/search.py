@@ -6,8 +6,8 @@ from functools import cache
 import numpy as np
 from numpy.polynomial.legendre import legvander
 
+from diffcache.trajectory.error_model import WINDOW, ErrorModel, TickArray
 from diffcache.trajectory.kernel import Array
-from diffcache.trajectory.result_error import WINDOW, ResultError, TickArray
 
 DEGREE = 3
 """The logarithm of the gap between computed ticks is a polynomial of this degree over the run."""
@@ -55,7 +55,7 @@ def in_place(gaps: Array) -> TickArray:
 
 
 def spread_anew(
-    error: ResultError,
+    error: ErrorModel,
     start: Sequence[int],
     at_start: float,
     forced: Collection[int],
@@ -146,7 +146,7 @@ def through(plans: TickArray, ticks: Collection[int]) -> TickArray:
     return np.sort(plans, axis=1)
 
 
-def moved(error: ResultError, start: Sequence[int], forced: Collection[int], together: int = 1) -> list[int]:
+def moved(error: ErrorModel, start: Sequence[int], forced: Collection[int], together: int = 1) -> list[int]:
     """Moves computed ticks until no move makes the expected error smaller.
 
     From evenly spaced ticks it ends at plans that are hardly better: where many ticks should lie closer, each is in the way of the others.

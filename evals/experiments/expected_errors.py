@@ -47,6 +47,7 @@ def expected_error(config: TrajectoryConfig, known: TrajectoryConfig, run: RunFa
     """Of the plan of one config and its predictions, by what another one knows."""
     plan, course = config.plan(run, config.speedup or 1), course_of(run)
     true, predicted = (
-        each.known.errors(course, LARGEST_RATIO)(plan.trust, plan.corrects) for each in (known, config)
+        each.known.error_models(course, LARGEST_RATIO)(plan.caution, plan.corrects)
+        for each in (known, config)
     )
     return true.likely(plan.ticks, predicted)

@@ -18,7 +18,7 @@ from diffcache.noise_schedulers.quirks import model_input
 from diffcache.prediction.hindsight import LARGEST_RATIO
 from diffcache.recipes.run_plans import course_of
 from diffcache.recipes.trajectory import TrajectoryConfig
-from diffcache.trajectory.result_error import WINDOW
+from diffcache.trajectory.error_model import WINDOW
 
 LEARNED_ON = 4
 """Samples, whose prompts and seeds are not those of the samples that are scored."""
@@ -88,7 +88,7 @@ def planned_weights(pipe: Any, call: dict[str, Any], speedup: float) -> Weights:
     """Those with which `speedup=` predicts and corrects."""
     config, run = TrajectoryConfig(speedup=speedup), run_facts(pipe, call)
     plan = config.plan(run, speedup)
-    errors = config.known.errors(course_of(run), LARGEST_RATIO)(plan.trust, plan.corrects)
+    errors = config.known.error_models(course_of(run), LARGEST_RATIO)(plan.caution, plan.corrects)
     values = torch.from_numpy(errors.weights(plan.ticks))
     newest = np.searchsorted(plan.ticks, np.arange(len(values)), side="right")
     age = newest[:, None] - 1 - np.arange(len(plan.ticks))

@@ -21,7 +21,7 @@ def planning_times(testbed: str, steps: int) -> dict[str, Any]:
     Medians of `REPEATS`. With an own covariance it takes nearly as long whatever is in it: the universal one stands for it here.
     """
     run = run_facts(zoo.load(testbed), call_of(testbed, "choose", steps, 1))
-    own = TrajectoryConfig().known.process(course_of(run)).covariance.tolist()
+    own = TrajectoryConfig().known.process_of(course_of(run)).covariance.tolist()
     configs = {
         "speedup": TrajectoryConfig(speedup=3),
         "threshold": TrajectoryConfig(),

@@ -13,7 +13,7 @@ from diffcache.prediction.hindsight import LARGEST_RATIO
 from diffcache.recipes.budgeted import evenly
 from diffcache.recipes.run_plans import course_of
 from diffcache.recipes.trajectory import TrajectoryConfig
-from diffcache.trajectory.plan import TRUSTS
+from diffcache.trajectory.plan import CAUTIONS
 
 FEWEST, MOST = 0.16, 0.76
 """Of the ticks of a run."""
@@ -23,7 +23,7 @@ def planned(testbed: str, steps: int) -> Iterator[dict[str, Any]]:
     """For each number of computed ticks how far below the velocities, in dB, errors of the result are expected with its own covariance and response.
 
     "prior": of the plan with the universal ones, "own" of the plan with its own, and "even" of evenly spaced ticks, where the best of
-    `TRUSTS` predicts.
+    `CAUTIONS` predicts.
     """
     fitted = pictures(testbed, steps, SAMPLES, "covariance")
     engine = engine_on(fitted)
@@ -35,9 +35,9 @@ def planned(testbed: str, steps: int) -> Iterator[dict[str, Any]]:
             prior = TrajectoryConfig(speedup=steps / ticks)
             own = prior.replace(response=response, covariance=covariance)
             even = evenly(steps, ticks, prior.guards(run))
-            truth, taken = (each.known.errors(course, LARGEST_RATIO) for each in (own, prior))
+            truth, taken = (each.known.error_models(course, LARGEST_RATIO) for each in (own, prior))
             errors = {
-                "even": min(truth(trust, True).likely(even, taken(trust, True)) for trust in TRUSTS),
+                "even": min(truth(caution, True).likely(even, taken(caution, True)) for caution in CAUTIONS),
                 "prior": expected_error(prior, own, run),
                 "own": expected_error(own, own, run),
             }

@@ -17,9 +17,9 @@ from diffcache.host.components import denoisers_of
 from diffcache.profiling.recording.calling import accelerated
 from diffcache.profiling.recording.trajectories import FULL
 from diffcache.profiling.recording.velocities import Velocities, trajectory_of
+from diffcache.trajectory.error_model import WINDOW
 from diffcache.trajectory.gaussian import BETWEEN, conditional_weights
 from diffcache.trajectory.kernel import Array
-from diffcache.trajectory.result_error import WINDOW
 
 FITTED_TO = 12
 """Samples whose prompts and seeds are not those of the samples that are scored."""

@@ -13,11 +13,11 @@ from matplotlib.axes import Axes
 from diffcache.evals.harness.command_line import parser
 from diffcache.schedulers.guidance import Guidance
 from diffcache.schedulers.moments import Moment
+from diffcache.trajectory.error_model import WINDOW
 from diffcache.trajectory.gaussian import BETWEEN, conditional_weights
 from diffcache.trajectory.kernel import Array
 from diffcache.trajectory.prior import universal
 from diffcache.trajectory.process import prior_process
-from diffcache.trajectory.result_error import WINDOW
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "pictures" / "trajectory.svg"
 TICKS, APART, NOISE = 50, 4, 1e-3

@@ -27,11 +27,11 @@ from diffcache.schedulers.guidance import TYPICAL_SCALE, Guidance
 from diffcache.schedulers.moments import Moment
 from diffcache.schedulers.steps import Step
 from diffcache.trajectory import known
+from diffcache.trajectory.error_model import ErrorModel
 from diffcache.trajectory.following import USUAL, PlanFollower, PlannedTicks
 from diffcache.trajectory.known import Course
 from diffcache.trajectory.plan import HELD, LONGEST_MOVED, TrajectoryPlan, planned
 from diffcache.trajectory.response import Response
-from diffcache.trajectory.result_error import ResultError
 
 FLUX = CASES["FluxPipeline"]
 STEPS = 8
@@ -63,7 +63,7 @@ def test_with_fresh_noise_outputs_of_even_ticks_are_held() -> None:
     config = TrajectoryConfig(speedup=2)
     plan = config.plan(noisy, 2)
     assert plan.ticks == tuple(evenly(20, 10, config.guards(noisy)))
-    assert (plan.trust, plan.corrects) == (HELD, False)
+    assert (plan.caution, plan.corrects) == (HELD, False)
     assert config.remark(noisy) is None
     assert TrajectoryConfig(speedup=1).plan(noisy, 1).expected == 0
 
@@ -204,13 +204,13 @@ def test_in_a_run_of_unknown_length_ticks_are_evenly_spaced() -> None:
 def test_guidance_makes_reuse_more_careful_unless_covariance_and_response_are_given() -> None:
     strong, none = guided(12.0), guided(0.0)
     careful, usual = (TrajectoryConfig().plan(run, 2) for run in (strong, none))
-    assert (careful.trust.roughness, careful.trust.noise) > (usual.trust.roughness, usual.trust.noise)
+    assert (careful.caution.roughness, careful.caution.noise) > (usual.caution.roughness, usual.caution.noise)
     assert careful.expected > 3 * usual.expected
     assert TrajectoryConfig().plan(none, 2) == TrajectoryConfig().plan(guided(1.0), 2)
     assert TrajectoryConfig().plan(KNOWN, 2) == TrajectoryConfig().plan(guided(TYPICAL_SCALE), 2)
     smooth = np.exp(-np.square(np.subtract.outer(range(20), range(20)) / 20)) + 1e-6 * np.eye(20)
     own = TrajectoryConfig(covariance=smooth.tolist(), response=np.ones((2, 20)).tolist())
-    assert own.plan(strong, 2).trust != HELD
+    assert own.plan(strong, 2).caution != HELD
     assert own.plan(strong, 2) == own.plan(none, 2)
 
 
@@ -256,15 +256,15 @@ def test_what_was_measured_with_one_call_at_each_noise_level_is_not_certain_of_h
     levels = [KNOWN.moments[2 * (i // 2)] for i in range(20)]
     heun = replace(KNOWN, moments=tuple(replace(at, tick=i) for i, at in enumerate(levels)))
     course = course_of(heun)
-    by_noise_level = carried.known.process(course._replace(influence=None)).covariance
-    doubt = carried.known.process(course).covariance - by_noise_level
+    by_noise_level = carried.known.process_of(course._replace(influence=None)).covariance
+    doubt = carried.known.process_of(course).covariance - by_noise_level
     assert np.count_nonzero(doubt) == 10
     assert (doubt.diagonal()[1::2] > 0).all()
 
     measured = carried.replace(covariance=by_noise_level, angles=tuple(at.angle for at in levels))
     half = Course(course.moments[:10], tuple(row[:10] for row in KNOWN.influence[:11]), 1.0)
-    unknown = measured.known.process(half._replace(influence=None))
-    assert np.array_equal(measured.known.process(half).covariance, unknown.covariance)
+    unknown = measured.known.process_of(half._replace(influence=None))
+    assert np.array_equal(measured.known.process_of(half).covariance, unknown.covariance)
 
 
 def test_two_denoisers_compute_everything_where_nothing_may_be_lost() -> None:
@@ -328,9 +328,9 @@ def test_only_what_is_the_pipelines_own_is_searched_finely_and_not_doubted(
     searched: list[int] = []
     doubts: list[bool] = []
 
-    class Spied(ResultError):
+    class Spied(ErrorModel):
         def __init__(self, process: Any, influence: Any, pace: Any, response: Response, *args: Any) -> None:
-            doubts.append(response.doubt is not None)
+            doubts.append(response.deviation is not None)
             super().__init__(process, influence, pace, response, *args)
 
     def spied(errors: Any, starts: Any, is_own: bool) -> TrajectoryPlan:
@@ -338,7 +338,7 @@ def test_only_what_is_the_pipelines_own_is_searched_finely_and_not_doubted(
         return planned(errors, starts, is_own=is_own)
 
     monkeypatch.setattr(run_plans, "planned", spied)
-    monkeypatch.setattr(known, "ResultError", Spied)
+    monkeypatch.setattr(known, "ErrorModel", Spied)
     run_plans.forget()
     own = {"covariance": (np.eye(20) + 1).tolist(), "response": np.ones((2, 20)).tolist()}
     for config in (TrajectoryConfig(), TrajectoryConfig(**own)):
@@ -465,12 +465,12 @@ def test_a_schedule_replays_it_to_the_bit_and_on_no_other_length(tmp_path: Path)
 def test_plans_of_a_run_share_their_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
 
-    class Counted(ResultError):
+    class Counted(ErrorModel):
         def __init__(self, *args: Any) -> None:
             made.append(args)
             super().__init__(*args)
 
-    monkeypatch.setattr(known, "ResultError", Counted)
+    monkeypatch.setattr(known, "ErrorModel", Counted)
     run_plans.forget()
     counts = []
     for speedup in (2, 3, 4):

@@ -15,8 +15,8 @@ from diffcache.recipes.run_plans import course_of
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.moments import Moment
+from diffcache.trajectory.error_model import WINDOW
 from diffcache.trajectory.gaussian import conditional_weights
-from diffcache.trajectory.result_error import WINDOW
 
 FLUX = CASES["FluxPipeline"]
 STEPS, SPEEDUP = 20, 2.5
@@ -38,7 +38,7 @@ MIXED = OWN.replace(predicts_with="universal")
 def test_ticks_are_of_the_measured_covariance_and_predictions_of_the_universal_one() -> None:
     plans = [config.plan(RUN, SPEEDUP) for config in (UNIVERSAL, OWN, MIXED)]
     assert plans[2].ticks == plans[1].ticks != plans[0].ticks
-    assert plans[2].trust == plans[0].trust
+    assert plans[2].caution == plans[0].caution
     of_universal, of_own, of_mixed = (config.predictor_for(RUN) for config in (UNIVERSAL, OWN, MIXED))
     assert isinstance(of_universal, Conditional)
     assert isinstance(of_own, Conditional)
@@ -52,17 +52,17 @@ def test_ticks_are_of_the_measured_covariance_and_predictions_of_the_universal_o
 
 def test_the_expected_error_is_that_of_these_predictions_by_the_measured_covariance() -> None:
     plan, course = MIXED.plan(RUN, SPEEDUP), course_of(RUN)
-    process = UNIVERSAL.known.process(course)
-    errors = MIXED.known.errors(course, LARGEST_RATIO)(plan.trust, True)
+    process = UNIVERSAL.known.process_of(course)
+    errors = MIXED.known.error_models(course, LARGEST_RATIO)(plan.caution, True)
     weights = errors.weights(plan.ticks)
     for tick in set(range(STEPS)) - {*plan.ticks}:
         newest = [i for i, computed in enumerate(plan.ticks) if computed < tick][-WINDOW:]
         known = [plan.ticks[i] for i in newest]
         expected = conditional_weights(
-            process.believed(plan.trust.roughness), known, [tick], plan.trust.noise
+            process.believed(plan.caution.roughness), known, [tick], plan.caution.noise
         )
         np.testing.assert_allclose(weights[tick, newest], expected[:, 0], atol=1e-9)
-    with_own = OWN.known.errors(course, LARGEST_RATIO)(plan.trust, True)
+    with_own = OWN.known.error_models(course, LARGEST_RATIO)(plan.caution, True)
     assert plan.expected == pytest.approx(with_own.likely(plan.ticks, errors))
     assert plan.expected != pytest.approx(with_own.likely(plan.ticks), rel=1e-3)
     corrected = with_own.weights(plan.ticks)[list(plan.ticks)]

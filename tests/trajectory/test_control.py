@@ -18,9 +18,9 @@ from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.moments import Moment, signal_and_noise
 from diffcache.schedulers.steps import Decision, Step
 from diffcache.trajectory.control import ENOUGH, OFF, SPEEDUPS, TYPICAL, ExpectedErrorControl, cheapest
+from diffcache.trajectory.error_model import WINDOW, Caution
 from diffcache.trajectory.following import MADE_UP_ERRORS, USUAL, PlanFollower, PlannedTicks, contrast_at
 from diffcache.trajectory.plan import TrajectoryPlan
-from diffcache.trajectory.result_error import WINDOW, Trust
 
 TICKS = 40
 
@@ -28,7 +28,7 @@ TICKS = 40
 def plan(speedup: float) -> TrajectoryPlan:
     """Evenly spaced; the expected error is a hundredth of the speed-up, and nothing where all is computed."""
     ticks = tuple(range(0, TICKS, round(speedup)))
-    return TrajectoryPlan(ticks, Trust(1e-3, 0.0), 0.0 if speedup == 1 else speedup / 100)
+    return TrajectoryPlan(ticks, Caution(1e-3, 0.0), 0.0 if speedup == 1 else speedup / 100)
 
 
 def control(threshold: float, expected: float = 0.1, in_velocities: bool = True) -> ExpectedErrorControl:
@@ -37,7 +37,7 @@ def control(threshold: float, expected: float = 0.1, in_velocities: bool = True)
 
 def planned_ticks(in_velocities: bool = True) -> PlannedTicks:
     """They compute ticks 0, 4 and 8, and expect an error of 0.01 of the result."""
-    followed = TrajectoryPlan((0, 4, 8), Trust(1e-3, 0.0), 0.01)
+    followed = TrajectoryPlan((0, 4, 8), Caution(1e-3, 0.0), 0.01)
     return PlannedTicks(followed, lambda past, at: 0.1, lambda computed: 0.01, in_velocities)
 
 
@@ -310,7 +310,7 @@ def test_what_is_expected_is_of_the_ticks_that_were_computed_whatever_plan_came_
 def test_a_plan_that_saves_little_must_be_safer(saves: float, expected: float, speedup: float) -> None:
     def plans(asked: float) -> TrajectoryPlan:
         known = 0.0 if asked == 1 else expected if asked <= saves else 1.0
-        return TrajectoryPlan((0,), Trust(1e-3, 0.0), known)
+        return TrajectoryPlan((0,), Caution(1e-3, 0.0), known)
 
     assert cheapest(plans, TYPICAL, 0.02) == speedup
 
@@ -324,7 +324,7 @@ def test_the_largest_speed_up_that_keeps_the_threshold_is_found_with_few_plans(
 
     def plans(asked: float) -> TrajectoryPlan:
         made.append(asked)
-        return TrajectoryPlan((0,), Trust(1e-3, 0.0), 0.0 if asked == 1 else scale * asked**power)
+        return TrajectoryPlan((0,), Caution(1e-3, 0.0), 0.0 if asked == 1 else scale * asked**power)
 
     found = cheapest(plans, TYPICAL, 0.05)
     assert found == max(

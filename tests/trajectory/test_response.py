@@ -38,9 +38,9 @@ def test_it_is_linear_in_the_angle_and_in_guidance() -> None:
 
 
 def test_its_mean_may_be_off_as_denoisers_differ() -> None:
-    assert UNIVERSAL.at(moments(1.5, 0.5, 0.0), 7.0).doubt == pytest.approx([0.75, 0.5, 0.25])
-    assert UNIVERSAL.at([Moment(0)], 1.0).doubt == pytest.approx([0.5])
-    assert Response.measured(np.ones((3, 3))).doubt is None
+    assert UNIVERSAL.at(moments(1.5, 0.5, 0.0), 7.0).deviation == pytest.approx([0.75, 0.5, 0.25])
+    assert UNIVERSAL.at([Moment(0)], 1.0).deviation == pytest.approx([0.5])
+    assert Response.measured(np.ones((3, 3))).deviation is None
 
 
 def test_less_guidance_than_none_leaves_no_spread_below_zero() -> None:
@@ -69,7 +69,7 @@ def test_one_response_serves_flows_and_diffusion_models(angle: float, variance: 
     of_diffusion, larger = universal.at(diffusion, 1.0), np.cos(angle) + np.sin(angle)
     assert of_diffusion.mean == pytest.approx(gaussian_response(angle, variance, False))
     assert of_diffusion.spread == pytest.approx(2 / larger)
-    assert of_diffusion.doubt == pytest.approx(3 / larger)
+    assert of_diffusion.deviation == pytest.approx(3 / larger)
     assert of_flow(of_diffusion, diffusion).factors == pytest.approx(np.array([[response], [2.0]]))
 
 

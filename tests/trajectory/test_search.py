@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 from diffcache.schedulers.ticks import spread
+from diffcache.trajectory.error_model import Caution, ErrorModel
 from diffcache.trajectory.process import Process
 from diffcache.trajectory.response import Response
-from diffcache.trajectory.result_error import ResultError, Trust
 from diffcache.trajectory.search import DEGREE, in_place, moved, neighbours, spread_anew, through, with_gaps
 
 TICKS = 14
 EVEN = spread(TICKS, 6)
 
 
-def error_of(positions: np.ndarray) -> ResultError:
+def error_of(positions: np.ndarray) -> ErrorModel:
     distance = np.abs(np.subtract.outer(positions, positions))
     influence = np.tril(np.full((TICKS + 1, TICKS), -0.1), -1)
     response = Response(np.outer([2.0, 0.0], np.ones(TICKS)))
     process = Process((1 + distance) * np.exp(-distance), positions)
-    return ResultError(process, influence, np.ones(TICKS), response, 3.0, Trust(1e-3, 0.0))
+    return ErrorModel(process, influence, np.ones(TICKS), response, 3.0, Caution(1e-3, 0.0))
 
 
 LATE = error_of(np.linspace(0, 1, TICKS) ** 3)

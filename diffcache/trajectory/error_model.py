@@ -21,8 +21,8 @@ STIFFER = 2.0
 TickArray = NDArray[np.intp]
 
 
-class Trust(NamedTuple):
-    """How far a covariance is to be trusted: the larger both are, the less weights extrapolate.
+class Caution(NamedTuple):
+    """How careful predictions are. The larger both numbers are, the nearer a prediction is to holding the newest output.
 
     Attributes:
         noise: see `conditional_weights`; of predictions. Corrections have `BETWEEN`.
@@ -57,7 +57,7 @@ class Corrections(NamedTuple):
     known: Array
 
 
-class ResultError:
+class ErrorModel:
     """The expected error of a result, by computed ticks: root mean square over its elements.
 
     Let F be the velocities of the full run, and n the errors of those that the denoiser returns at computed ticks. The noise scheduler
@@ -74,7 +74,7 @@ class ResultError:
         <x_i, x_i> = ((1 + H R) B S G S^T B^T (1 + H R)^T)_ii + sum_k H_ik^2 s_k^2 <x_k, x_k>
 
     The result is one more row of B. Where the response was not measured, the error is the mean of two: with R smaller by a standard deviation of denoisers
-    (`Response.doubt`), and with R larger by one and a spread `STIFFER` times as large. It is the error that is averaged, not its square, which would be
+    (`Response.deviation`), and with R larger by one and a spread `STIFFER` times as large. It is the error that is averaged, not its square, which would be
     mostly that of the worse one.
 
     Steep weights and long gaps cost more than the covariance alone says, as they do in multistep solvers near their
@@ -87,10 +87,10 @@ class ResultError:
         pace: factor on the root mean square errors that the covariance predicts, [ticks].
         response: of the denoiser.
         largest_ratio: a tick is not corrected if its influence on the result is more than this many times the computed tick's; 0: none is.
-        trust: how reused ticks are predicted.
+        caution: of predictions.
         handovers: ticks at which another denoiser takes over, which are computed. Ticks after one are not predicted from what the denoiser before
             returned.
-        real: the same error with clipping counted, which is what a report expects. Plans are made without it, since they turn out better; None:
+        with_clipping: the same error with clipping counted, which is what a report expects. Plans are made without it, since they turn out better; None:
             nothing is clipped.
         predicting: the process that reused ticks are predicted with; None: `process`, which they are corrected with.
     """
@@ -102,23 +102,23 @@ class ResultError:
         pace: Array,
         response: Response,
         largest_ratio: float,
-        trust: Trust,
+        caution: Caution,
         handovers: Sequence[int] = (),
-        real: "ResultError | None" = None,
+        with_clipping: "ErrorModel | None" = None,
         predicting: Process | None = None,
     ) -> None:
         self.covariance = process.covariance
         self.influence, self.on_result = influence[:-1], influence[-1]
-        self.real = real
+        self.with_clipping = with_clipping
         self.pace = pace
         self.largest_ratio = largest_ratio
-        self.trust = trust
+        self.caution = caution
         self.num_ticks = len(self.on_result)
         every = np.arange(self.num_ticks)
         self._denoisers = np.searchsorted(handovers, every, side="right")
         self._takes_over = np.isin(every, handovers)
         self._before = Belief(
-            (predicting or process).believed(trust.roughness)[None], np.array([trust.noise])
+            (predicting or process).believed(caution.roughness)[None], np.array([caution.noise])
         )
         self._between = Belief(self.covariance[None], np.array([BETWEEN]))
         self._response = response.mean[None], response.spread[None]
@@ -132,15 +132,16 @@ class ResultError:
         """For several plans of equally many computed ticks, which rise from 0: [plans], by [plans, computed]."""
         return self._expected(plans, self._weights_of(plans))
 
-    def likely(self, ticks: Sequence[int], predicted: "ResultError | None" = None) -> float:
+    def likely(self, ticks: Sequence[int], predicted: "ErrorModel | None" = None) -> float:
         """The error that a report expects of a run. It counts with the most likely response; plans are made with the mean over a smaller and a larger one.
 
         Args:
             ticks: that are computed, by rising number from 0.
             predicted: reused ticks are predicted and corrected as this one has it, which may know another covariance; None: as this one.
         """
-        plans, real = np.array([ticks]), self.real or self
-        return math.sqrt(real._squared(plans, (predicted or self)._weights_of(plans), real._response)[0, 0])
+        plans, model = np.array([ticks]), self.with_clipping or self
+        weights = (predicted or self)._weights_of(plans)
+        return math.sqrt(model._squared(plans, weights, model._response)[0, 0])
 
     def weights(self, ticks: Sequence[int]) -> Array:
         """W of a plan: of the velocities that computed ticks return, in the one that the noise scheduler gets at each tick, [ticks, computed]."""
@@ -174,7 +175,7 @@ class ResultError:
         return np.maximum(np.where(np.isnan(found), np.inf, found), 0)
 
     def _weights_of(self, plans: TickArray) -> Array:
-        """As it predicts and corrects itself."""
+        """W of plans whose ticks are predicted and corrected with this model's own covariance."""
         return self._weights(plans, self._corrections(plans), self._before)
 
     def _weights(self, plans: TickArray, corrections: Corrections, before: Belief) -> Array:
@@ -194,7 +195,7 @@ class ResultError:
         return weights
 
     def _corrections(self, plans: TickArray) -> Corrections:
-        """Those that each computed tick but the first gets."""
+        """The corrections that computed ticks get, except the first."""
         every, own = np.arange(self.num_ticks), self.on_result[plans[:, 1:, None]]
         is_reused = (plans[:, :-1, None] < every) & (every < plans[:, 1:, None])
         is_near = np.abs(self.on_result) <= self.largest_ratio * np.abs(own)
@@ -242,8 +243,8 @@ class ResultError:
         return np.take_along_axis(self.pace[plans], before, axis=1)[:, None]
 
 
-def with_each(errors: Sequence[ResultError], ticks: Sequence[int]) -> list[float]:
-    """The expected error of one plan, with errors that differ in nothing but the trust. Faster than one after the other."""
+def with_each(errors: Sequence[ErrorModel], ticks: Sequence[int]) -> list[float]:
+    """The expected error of one plan, by models that differ in nothing but their caution. Faster than one after the other."""
     first, plans = errors[0], np.array([ticks] * len(errors))
     before = Belief(
         *(np.concatenate(each) for each in zip(*(error._before for error in errors), strict=True))
@@ -257,14 +258,14 @@ def _possible(response: Response, steps: Array) -> tuple[Array, Array]:
 
     Args:
         response: of the denoiser.
-        steps: how far a velocity moves the next sample, [ticks]. No doubt makes a mean so large that the plain run would turn errors
+        steps: how far a velocity moves the next sample, [ticks]. No deviation makes a mean so large that the plain run would turn errors
             around at each step.
     """
-    if response.doubt is None:
+    if response.deviation is None:
         return response.mean[None], response.spread[None]
     stable = np.divide(1, steps, out=np.full(len(steps), np.inf), where=steps > 0)
     limit = np.maximum(stable, np.abs(response.mean))
-    means = np.stack([response.mean - response.doubt, response.mean + response.doubt])
+    means = np.stack([response.mean - response.deviation, response.mean + response.deviation])
     return np.clip(means, -limit, limit), np.stack([response.spread, STIFFER * response.spread])
 
 

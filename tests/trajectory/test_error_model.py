@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
+from diffcache.trajectory.error_model import (
+    STIFFER,
+    WINDOW,
+    Caution,
+    ErrorModel,
+    with_each,
+)
 from diffcache.trajectory.gaussian import BETWEEN, conditional_weights
 from diffcache.trajectory.process import Process
 from diffcache.trajectory.response import Response
-from diffcache.trajectory.result_error import (
-    STIFFER,
-    WINDOW,
-    ResultError,
-    Trust,
-    with_each,
-)
 
 TICKS = 12
 POSITIONS = np.linspace(0, 2, TICKS)
@@ -27,10 +27,10 @@ STAGED = LASTING @ STAGES + np.eye(TICKS + 1, TICKS, k=-1) * np.tile([-0.09, 0.0
 EVEN = np.ones(TICKS)
 ANSWERS = np.stack([np.linspace(4, -1, TICKS), np.linspace(6, 2, TICKS)])
 """Mean and spread."""
-DOUBT = np.linspace(1, 3, TICKS)
+DEVIATION = np.linspace(1, 3, TICKS)
 """Of the mean."""
 PROCESS = Process(np.exp(-((POSITIONS[:, None] - POSITIONS[None, :]) ** 2)) + 1e-3 * np.eye(TICKS), POSITIONS)
-TRUST = Trust(1e-3, 1e-2)
+CAUTION = Caution(1e-3, 1e-2)
 RATIO = 1.3
 """So small that some ticks are not corrected."""
 
@@ -41,11 +41,11 @@ def error(
     pace: np.ndarray = EVEN,
     influence: np.ndarray = LASTING,
     handovers: tuple[int, ...] = (),
-    trust: Trust = TRUST,
-    doubt: np.ndarray | None = None,
-) -> ResultError:
-    response = Response(answering * ANSWERS, doubt)
-    return ResultError(PROCESS, influence, pace, response, ratio, trust, handovers=handovers)
+    caution: Caution = CAUTION,
+    deviation: np.ndarray | None = None,
+) -> ErrorModel:
+    response = Response(answering * ANSWERS, deviation)
+    return ErrorModel(PROCESS, influence, pace, response, ratio, caution, handovers=handovers)
 
 
 @pytest.mark.parametrize("handovers", [(), (6,)])
@@ -53,8 +53,8 @@ def error(
 def test_with_several_predictions_a_plan_has_the_errors_that_it_has_with_each(
     computed: list[int], handovers: tuple[int, ...]
 ) -> None:
-    trusts = (TRUST, Trust(1e-5, 0.0), Trust(1e-3, 1e4))
-    errors = [error(1.0, handovers=handovers, trust=trust) for trust in trusts]
+    cautions = (CAUTION, Caution(1e-5, 0.0), Caution(1e-3, 1e4))
+    errors = [error(1.0, handovers=handovers, caution=caution) for caution in cautions]
     assert with_each(errors, computed) == pytest.approx([one(computed) for one in errors], rel=1e-9)
 
 
@@ -70,7 +70,7 @@ def followed(
 
     True outputs have the covariance of `truly`, and are predicted by that of `PROCESS`. Random answers have variance 1.
     """
-    believed, on_result = PROCESS.believed(TRUST.roughness), influence[-1]
+    believed, on_result = PROCESS.believed(CAUTION.roughness), influence[-1]
     covariance = np.block(
         [[truly.covariance, np.zeros((TICKS, TICKS))], [np.zeros((TICKS, TICKS)), np.eye(TICKS)]]
     )
@@ -81,7 +81,7 @@ def followed(
             known, waiting = [], {}
         past = known[-WINDOW:]
         if tick not in computed:
-            weights = conditional_weights(believed, past, [tick], TRUST.noise)[:, 0]
+            weights = conditional_weights(believed, past, [tick], CAUTION.noise)[:, 0]
             waiting[tick] = sum(w * outputs[j] for w, j in zip(weights, past, strict=True))
             got[tick] = waiting[tick] - truth[tick]
             continue
@@ -114,13 +114,13 @@ def test_it_is_what_runs_have_in_the_mean(
 def doubted() -> list[np.ndarray]:
     """Mean and spread of each response that is possible."""
     mean, spread = ANSWERS
-    return [np.stack([mean - DOUBT, spread]), np.stack([mean + DOUBT, STIFFER * spread])]
+    return [np.stack([mean - DEVIATION, spread]), np.stack([mean + DEVIATION, STIFFER * spread])]
 
 
 def test_it_is_the_mean_over_what_the_response_may_be() -> None:
     computed = [0, 3, 6, 9, 11]
     errors = [followed(computed, answers, 3.0, LASTING) for answers in doubted()]
-    assert error(1.0, 3.0, doubt=DOUBT)(computed) == pytest.approx(np.mean(errors), rel=1e-9)
+    assert error(1.0, 3.0, deviation=DEVIATION)(computed) == pytest.approx(np.mean(errors), rel=1e-9)
 
 
 @pytest.mark.parametrize(("computed", "handovers"), [([0, 2, 5, 8, 10], (5,)), ([0, 1, 4, 6, 9], (4, 6))])
@@ -136,7 +136,7 @@ def test_another_denoiser_is_predicted_from_its_own_outputs(
 def test_predictions_may_be_of_a_process_that_is_not_the_true_one() -> None:
     rough, response, computed = PROCESS.believed(0.3), Response(0 * ANSWERS), [0, 3, 6, 9, 11]
     truly = Process(rough, POSITIONS)
-    true = ResultError(truly, LASTING, EVEN, response, RATIO, TRUST)
+    true = ErrorModel(truly, LASTING, EVEN, response, RATIO, CAUTION)
     found = true.likely(computed, error())
     expected = followed(computed, 0 * ANSWERS, RATIO, LASTING, truly=truly)
     assert found == pytest.approx(expected, rel=1e-9)
@@ -145,13 +145,13 @@ def test_predictions_may_be_of_a_process_that_is_not_the_true_one() -> None:
 
 def test_errors_may_add_up_otherwise_than_plans_are_made_for() -> None:
     computed, real = [0, 3, 6, 9, 11], error(1.0, influence=2 * LASTING)
-    made = ResultError(PROCESS, LASTING, EVEN, Response(ANSWERS), RATIO, TRUST, real=real)
+    made = ErrorModel(PROCESS, LASTING, EVEN, Response(ANSWERS), RATIO, CAUTION, with_clipping=real)
     assert made(computed) == error(1.0)(computed)
     assert made.likely(computed) == real.likely(computed) > 1.5 * error(1.0).likely(computed)
 
 
 def test_the_likely_error_is_that_of_the_response_as_it_is() -> None:
-    computed, found = [0, 3, 6, 9, 11], error(1.0, 3.0, doubt=DOUBT)
+    computed, found = [0, 3, 6, 9, 11], error(1.0, 3.0, deviation=DEVIATION)
     assert found.likely(computed) == pytest.approx(followed(computed, ANSWERS, 3.0, LASTING), rel=1e-9)
     assert found.likely(computed) != pytest.approx(found(computed), rel=1e-2)
     assert found.likely(list(range(TICKS))) == 0
@@ -169,7 +169,7 @@ def test_correcting_helps() -> None:
 def test_a_stiff_denoiser_makes_long_gaps_unstable() -> None:
     apart, near = [0, 4, 8, 11], [0, 2, 4, 6, 8, 10, 11]
     stiff, blind = (
-        ResultError(PROCESS, LASTING, EVEN, Response(np.outer([mean, 0], EVEN)), RATIO, TRUST)
+        ErrorModel(PROCESS, LASTING, EVEN, Response(np.outer([mean, 0], EVEN)), RATIO, CAUTION)
         for mean in (8, 0)
     )
     assert stiff(near) < 1.7 * blind(near)
@@ -190,7 +190,7 @@ def test_what_only_the_next_stage_sees_matters_by_the_response() -> None:
 def test_no_doubt_makes_the_plain_run_unstable() -> None:
     computed, stiff = [0, 2, 4, 6, 8, 10, 11], np.outer([1 / 0.12, 0], EVEN)
     large, larger = (
-        ResultError(PROCESS, LASTING, EVEN, Response(stiff, doubt * EVEN), RATIO, TRUST)
-        for doubt in (1e10, 1e14)
+        ErrorModel(PROCESS, LASTING, EVEN, Response(stiff, deviation * EVEN), RATIO, CAUTION)
+        for deviation in (1e10, 1e14)
     )
     assert large(computed) == pytest.approx(larger(computed), rel=1e-3)
