@@ -189,7 +189,7 @@ class CacheConfig(MethodConfig):
 
     @property
     def watch_bound(self) -> float | None:
-        """The largest error of a prediction, as a fraction of the output, before ticks are computed (see `Watch`); None: any."""
+        """The largest error of a prediction, as a fraction of the output, before ticks are computed (see `PredictionWatch`); None: any."""
         return None
 
     @property

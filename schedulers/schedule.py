@@ -23,13 +23,13 @@ NOT_CALLED = "."
 """Mark of a tick at which the site was not called."""
 
 GUIDANCE_SCALE = "guidance_scale"
-"""The name, among the predictor's parameters, of the scale of guidance that a schedule was made at. It is left out where that is unknown."""
+"""Key in `Schedule.predictor`: the scale of guidance of the recorded run. It is left out where that is unknown."""
 
 INFLUENCE = "influence"
-"""The name, likewise, of what each tick's velocity changed in the result, as the noise scheduler stepped (see `RunFacts.on_result`)."""
+"""Key in `Schedule.predictor`: how far each tick's velocity changed the result (see `RunFacts.on_result`)."""
 
 EXPECTED_ERROR = "expected_error"
-"""The name of it among what was measured."""
+"""Key of the expected error in `Schedule.measured`."""
 
 MARKS = {decision.value for decision in Decision if decision is not Decision.ROWS} | {NOT_CALLED}
 """The characters that a row of the table may have."""
@@ -138,7 +138,10 @@ class Schedule:
 
     @property
     def expected_error(self) -> float | None:
-        """Of the result, root mean square, as a fraction of the full run's: foretold, or measured by `tune`. None where nothing was expected."""
+        """Root mean square difference to the full run's result, as a fraction of its contrast: estimated before the run, or measured by `tune`.
+
+        None where nothing was expected.
+        """
         return expected_error_in(self.measured)
 
     def __eq__(self, other: object) -> bool:

@@ -1,9 +1,8 @@
 """Attaching: swaps the classes of a target's denoisers and of its pipeline, and gives them back."""
 
-import functools
 import logging
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
@@ -11,8 +10,9 @@ from torch import nn
 
 from diffcache.attach.attachment import Chooser, DiffusionAttachment, diffusion_attachment_of, key_of
 from diffcache.attach.loop_checks import check_denoiser, noise_levels, number_of_steps
-from diffcache.attach.overrides import denoiser_members, noise_scheduler_members
-from diffcache.attach.requirements import units_of
+from diffcache.attach.overrides import noise_scheduler_members
+from diffcache.attach.pipeline_calls import pipeline_members
+from diffcache.attach.swapping import swap_in_all
 from diffcache.config import CacheConfig
 from diffcache.engine.loop_scope import LoopScope
 from diffcache.engine.pipeline_scope import PipelineScope
@@ -30,22 +30,14 @@ from diffcache.hooks.attachments import (
     swapped,
     users_of,
 )
-from diffcache.hooks.class_swap import Override, is_swapped, swap_in
-from diffcache.hooks.watcher import unit_members
-from diffcache.host.callbacks import arguments_of, hidden_from_callbacks
+from diffcache.hooks.class_swap import is_swapped
 from diffcache.host.compiled import each_uncompiled, uncompiled
 from diffcache.host.components import (
-    components_of,
     denoisers_of,
-    is_denoiser,
-    is_wrapper,
     networks_of,
-    noise_schedulers_of,
     observable,
-    refuse_foreign_cache,
 )
-from diffcache.host.guidance import guidance_in
-from diffcache.host.network_facts import NetworkFacts, facts_of_networks
+from diffcache.host.network_facts import facts_of_networks
 from diffcache.schedulers.errors import TargetError
 
 logger = logging.getLogger("diffcache")
@@ -72,8 +64,8 @@ def attach(
     refuse_in_use(key_of(target))
     denoisers = denoisers_of(target, components)
     config.check(each_uncompiled(denoisers))
-    pipeline = None if isinstance(target, nn.Module) else target
-    swapped_in = swap_in_all(denoisers, facts_of_networks(denoisers), config, pipeline)
+    others = [] if isinstance(target, nn.Module) else [(target, pipeline_members)]
+    swapped_in = swap_in_all(denoisers, facts_of_networks(denoisers), config, others)
     attachment = DiffusionAttachment(config, WeakSet(swapped_in), chooser=chooser, components=components)
     register(key_of(target), attachment)
 
@@ -188,101 +180,3 @@ def denoising_run(
     stepped, recording = observable([noise_scheduler]), attachment.recording(module, scope)
     with kept(attachment.swapped), swapped(stepped, noise_scheduler_members), recording, entered(scope):
         yield scope
-
-
-def _pipeline_members(base: type) -> dict[str, Any]:
-    @functools.wraps(base.__call__)
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        forward = functools.partial(base.__call__, self)
-        attachment, denoisers = _active(self)
-        if attachment is None:
-            with _no_scope():
-                return forward(*args, **kwargs)
-        facts = facts_of_networks(denoisers)
-        attachment.swapped.update(swap_in_all(denoisers, facts, attachment.config))
-        call = arguments_of(forward, args, kwargs)
-        chosen = attachment.config_for(self, call)
-        noise_schedulers = noise_schedulers_of(self)
-        notes = [*chosen.notes, *_left_out(self, denoisers)]
-        scope = PipelineScope(
-            chosen.config,
-            denoisers,
-            self,
-            noise_schedulers,
-            call=call,
-            notes=notes,
-            guidance=guidance_in(self, call),
-            facts=facts,
-        )
-        args, kwargs = hidden_from_callbacks(forward, args, kwargs, _no_scope, scope.latents_replaced)
-        recording = attachment.recording(self, scope)
-        with (
-            kept(attachment.swapped),
-            swapped(noise_schedulers, noise_scheduler_members),
-            recording,
-            entered(scope),
-        ):
-            return forward(*args, **kwargs)
-
-    return {"__call__": __call__}
-
-
-def _left_out(pipeline: Any, denoisers: Mapping[str, nn.Module]) -> Iterator[str]:
-    """What the report says of networks that are called at each step, or may be, and that nothing is attached to."""
-    parts = components_of(pipeline)
-    others = [
-        name
-        for name, part in parts.items()
-        if name not in denoisers and (is_denoiser(part) or is_wrapper(part))
-    ]
-    if others:
-        yield f"{', '.join(others)}: not cached, and its calls are not counted"
-
-
-def _no_scope() -> AbstractContextManager[None]:
-    return entered(None)
-
-
-def _active(pipeline: Any) -> tuple[DiffusionAttachment | None, dict[str, nn.Module]]:
-    """What is attached to a pipeline, None where it is paused, and its denoisers as they are now: compiled or replaced since."""
-    attachment = own_attachment(pipeline)
-    if not isinstance(attachment, DiffusionAttachment):
-        return None, {}
-    try:
-        denoisers = denoisers_of(pipeline, attachment.components)
-    except TargetError as error:
-        # Another object was put in the denoiser's place: the pipeline runs as it would by itself.
-        logger.warning("this call is not cached: %s", error)
-        attachment.last = None
-        return None, {}
-    return None if is_paused(pipeline, *each_uncompiled(denoisers).values()) else attachment, denoisers
-
-
-def swap_in_all(
-    denoisers: dict[str, nn.Module],
-    facts: Mapping[str, NetworkFacts],
-    config: CacheConfig | None,
-    pipeline: Any = None,
-) -> list[Any]:
-    """Swaps in the denoisers, compiled or not, and the pipeline that they belong to: all of them or none.
-
-    Returns the objects whose swap the method needs. `facts` are those of the denoisers now.
-    """
-    for name, module in denoisers.items():
-        refuse_foreign_cache(module, hooked=facts[name].has_foreign_hook)
-    parts = {id(m): m for module in denoisers.values() for m in (module, uncompiled(module))}
-    wanted: list[tuple[Any, Override]] = [(part, denoiser_members) for part in parts.values()]
-    units = [] if config is None else units_of(denoisers, facts, config)
-    wanted += [(unit, unit_members) for unit in units]
-    wanted += [] if pipeline is None else [(pipeline, _pipeline_members)]
-    done: list[Any] = []
-    for part, override in wanted:
-        try:
-            if swap_in(part, override):
-                done.append(part)
-        except Exception as error:
-            release(done)
-            raise TargetError(
-                f"cannot attach to {type(part).__name__}: its class cannot be swapped ({error})."
-            ) from error
-    return [part for part, _ in wanted]

@@ -27,7 +27,7 @@ class Choices:
         basis: what is stored of an output.
         scheduler: when: makes a fresh cache scheduler.
         guards: what may turn a reuse into a compute.
-        watch: bound of the watch over the predictor; None for none.
+        watch_bound: see `PredictionWatch`; None: predictions are not watched.
         predictor: how.
         corrector: repaired how; None for not at all.
         hindsight: reused ticks are corrected when the next one is computed.
@@ -47,7 +47,7 @@ class Choices:
     basis: Basis
     scheduler: Callable[[], CacheScheduler]
     guards: Guards
-    watch: float | None
+    watch_bound: float | None
     predictor: Predictor
     corrector: Corrector | None
     hindsight: bool
@@ -71,7 +71,7 @@ def choices_of(config: CacheConfig, facts: RunFacts) -> Choices:
         basis=config.stored_basis,
         scheduler=lambda: config.scheduler(facts),
         guards=config.guards(facts),
-        watch=config.watch_bound,
+        watch_bound=config.watch_bound,
         predictor=config.predictor_for(facts),
         corrector=corrector,
         hindsight=config.corrects(facts) and facts.evolves and corrector is None,

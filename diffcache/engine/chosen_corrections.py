@@ -15,11 +15,11 @@ def step_corrections_for(
     choices: Choices, setup: StoreSetup, observer: Observer, *, hand_written: bool
 ) -> tuple[StepCorrection, ...]:
     """What corrects in the noise scheduler's steps, in one run of a denoiser, in this order. What only looks on comes last."""
-    times, weights, is_shadow = setup.times, choices.last_step, observer.shadow
+    timetable, weights, is_shadow = setup.timetable, choices.last_step, observer.shadow
     chosen = (
         _hindsight_for(choices, setup, observer),
-        None if weights is None or is_shadow else LastStep(times, weights, hand_written=hand_written),
-        ShownSteps(times, observer) if observer.sees_steps else None,
+        None if weights is None or is_shadow else LastStep(timetable, weights, hand_written=hand_written),
+        ShownSteps(timetable, observer) if observer.sees_steps else None,
     )
     return tuple(correction for correction in chosen if correction is not None)
 
@@ -33,10 +33,10 @@ def _hindsight_for(choices: Choices, setup: StoreSetup, observer: Observer) -> S
     in_parts = is_inside(choices.sites) or choices.rows is not None
     if not setup.hindsight or in_parts or observer.shadow:
         return None
-    influence = setup.times.influence
+    influence = setup.timetable.influence
     if influence is not None and influence.clips:
-        return Retracing(setup.times, setup)
+        return Retracing(setup.timetable, setup)
     is_one = not choices.per_sample and choices.facts.experts == 1
     if choices.facts.guidance.is_linear or choices.basis != "velocity" or not is_one:
         return None
-    return GuidedSteps(setup.times, setup)
+    return GuidedSteps(setup.timetable, setup)

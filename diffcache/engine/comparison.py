@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from diffcache.engine.decider import Lane
-from diffcache.engine.watch import COMPARED, errors_of
+from diffcache.engine.prediction_watch import COMPARED, errors_of
 from diffcache.reports.records import RunRecord
 from diffcache.schedulers.steps import Decision, Step
 from diffcache.store.rings import Store, Tensors
@@ -42,14 +42,14 @@ class Comparison:
         if last is None or not (longer or asked):
             return None
         kinds = asked or COMPARED
-        if lane.watch is not None:
+        if lane.prediction_watch is not None:
             kinds = tuple(dict.fromkeys((*COMPARED, *asked)))
         guesses = self.guesses(kinds, index, step, store, tensors)
         if longer:
             errors = errors_of(guesses, computed)
             self.errors.append((step.tick, last, kinds, errors))
-            if lane.watch is not None and len(store.rings[index]) > 1:
-                lane.watch.note(errors[: len(COMPARED)])
+            if lane.prediction_watch is not None and len(store.rings[index]) > 1:
+                lane.prediction_watch.note(errors[: len(COMPARED)])
         return [guesses[kinds.index(kind)] for kind in asked] if asked else None
 
     def guesses(

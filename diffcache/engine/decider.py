@@ -10,8 +10,8 @@ from diffcache.discovery.sites import Site
 from diffcache.engine.branch import Branch
 from diffcache.engine.choices import Choices
 from diffcache.engine.observers import NOBODY, observer_now
+from diffcache.engine.prediction_watch import OFF_BOUND, PredictionWatch
 from diffcache.engine.vote import Vote, settled
-from diffcache.engine.watch import OFF_BOUND, Watch
 from diffcache.host.parallel import Agreement
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.guards import NAN, NO_SIGNAL, Guards, History
@@ -33,12 +33,12 @@ class Lane:
 
     Attributes:
         scheduler: when.
-        watch: how far the predictor can be trusted; None where the method does not ask for one.
+        prediction_watch: how far the predictor can be trusted; None where the method does not ask for one.
         refreshed: tick that the leading branch computed last, by site.
     """
 
     scheduler: CacheScheduler
-    watch: Watch | None
+    prediction_watch: PredictionWatch | None
     refreshed: dict[str, int] = field(default_factory=dict)
 
 
@@ -61,7 +61,7 @@ class Decider:
         observer: that looks on at the run.
     """
 
-    def __init__(self, choices: Choices, agreement: Agreement | None = None) -> None:
+    def __init__(self, choices: Choices, agreement: Agreement | None) -> None:
         self.choices = choices
         self.observer = observer_now()
         self.lanes: list[Lane] = []
@@ -190,7 +190,7 @@ class Decider:
         return any(lane.scheduler.expects_error for lane in self.lanes)
 
     def expected_error(self, computed: Sequence[int]) -> float | None:
-        """Of the result of a run in which nothing was reused at these ticks, in the worst lane, as a fraction of its contrast; None where nothing is expected."""
+        """Of the result if nothing was reused at these ticks: that of the worst lane, as a fraction of the contrast; None where none is expected."""
         expected = [lane.scheduler.expected_error(computed) for lane in self.lanes]
         return max((error for error in expected if error is not None), default=None)
 
@@ -228,7 +228,10 @@ class Decider:
         choices = self.choices
         self.leader = branch
         self.lanes = [
-            Lane(choices.scheduler(), None if choices.watch is None else Watch(choices.watch))
+            Lane(
+                choices.scheduler(),
+                None if choices.watch_bound is None else PredictionWatch(choices.watch_bound),
+            )
             for _ in range(lanes)
         ]
         by_site = self.lanes[0].scheduler.by_site or type(choices.guards) is not Guards
@@ -253,12 +256,12 @@ class Decider:
         for lane, reason, i in zip(self.lanes, forced, range(len(forced)), strict=True):
             if reason is not None:
                 verdicts.append(Verdict(Decision.COMPUTE, reason))
-            elif lane.scheduler.adaptive or lane.watch is not None:
+            elif lane.scheduler.adaptive or lane.prediction_watch is not None:
                 verdicts.append(self._checked(lane, step, signals.get(i)))
             else:
                 verdicts.append(Verdict(lane.scheduler.decide(step, None)))
         lane, agreement = self.lanes[0], self._agreement
-        measured = lane.scheduler.adaptive or (lane.watch is not None and step.site == MODEL)
+        measured = lane.scheduler.adaptive or (lane.prediction_watch is not None and step.site == MODEL)
         if agreement is None or not (measured or agreement.always):
             return verdicts  # nothing is asked where all processes decide the same anyhow
         return (yield from settled(agreement, verdicts))
@@ -287,9 +290,9 @@ class Decider:
             return Verdict(Decision.COMPUTE, NO_SIGNAL)
         if decision.computes:
             return Verdict(decision)
-        if lane.watch is None or decision is not Decision.PREDICT:
+        if lane.prediction_watch is None or decision is not Decision.PREDICT:
             return Verdict(decision)
-        if not lane.watch.trusts_any:
+        if not lane.prediction_watch.trusts_any:
             return Verdict(Decision.COMPUTE, OFF_BOUND)
         ahead = step.tick - lane.refreshed.get(step.site, step.tick)
-        return Verdict(Decision.PREDICT if lane.watch.trusts_prediction(ahead) else Decision.HOLD)
+        return Verdict(Decision.PREDICT if lane.prediction_watch.trusts_prediction(ahead) else Decision.HOLD)

@@ -128,6 +128,7 @@ class Engine:
             for drop in (self.decider.clear, self.branches.clear, self.setup.format.memory.end_call):
                 stack.callback(drop)
             self.execution.close()
+            # Before anything is dropped: the expected error is told by the schedulers, and an uncorrected run has none.
             self._note_missing()
             self.note_expected_error()
 
@@ -153,7 +154,8 @@ class Engine:
         if expected is not None:
             self.record.expected_error = max(expected, self.record.expected_error or 0.0)
             remark = self.decider.remark(expected)
-            self.record.notes += [remark] if remark is not None else []
+            if remark is not None:
+                self.record.notes.append(remark)
 
     def forget(self) -> None:
         """Drops what is stored, between two calls: the next one is computed."""
@@ -237,10 +239,10 @@ class Engine:
         return step_corrections_for(choices, self.setup, self.decider.observer, hand_written=hand_written)
 
     def _call(self, asked: Invocation) -> Carried:
-        call, tick, times = asked.call, self.progress.tick, self.progress.timetable
+        call, tick, timetable = asked.call, self.progress.tick, self.progress.timetable
         self.returned.begin_tick(tick)
         self.branches.begin_tick(tick)
-        step = times.step(tick)
+        step = timetable.step(tick)
         obstacle = self._obstacle(asked)
         if obstacle is None and self.progress.unsure:
             obstacle = misfit(self.choices)
@@ -249,7 +251,8 @@ class Engine:
             step = step._replace(branch=self.branches.passed_by(asked.context))
             self.record.add(self.name, call.batch, [Done(step, [Verdict(Decision.COMPUTE, obstacle)])])
             return output
-        branch, lanes = self._branch(asked), self._lane_count(asked) if self.choices.per_sample else 1
+        branch = self._branch(asked)
+        lanes = self._lane_count(asked) if self.choices.per_sample else 1
         step = step._replace(branch=branch.name)
         self.decider.begin_call(branch, tick, lanes)
         if self.rebuilt_pass is None:
@@ -286,7 +289,7 @@ class Engine:
         return branch
 
     def _lane_count(self, asked: Invocation) -> int:
-        """Of a method that decides for each sample by itself."""
+        """How many lanes this call has: asked only of a method that decides for each sample by itself."""
         if not self.batched_guidance.is_separable(asked.module) or not asked.call.divisible():
             raise ConfigError(
                 f"per_sample cannot tell {self.name}'s samples apart in this call: leave it off."

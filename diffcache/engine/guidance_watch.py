@@ -10,7 +10,7 @@ from torch import Tensor
 from diffcache.config import CacheConfig, RunFacts
 from diffcache.engine.engine import Engine
 from diffcache.engine.shown_guidance import PlainGuidance, Sizes, passes_of, plain_guidance, velocity_sizes
-from diffcache.engine.step_correction import seen
+from diffcache.engine.step_correction import denoiser_input
 from diffcache.host.conventions import UNCONDITIONAL
 from diffcache.host.rows import is_doubled
 from diffcache.noise_schedulers.step_calls import StepCall
@@ -52,7 +52,7 @@ class GuidanceWatch:
     ) -> None:
         self.engine, self.config, self.facts = engine, config, facts
         self.sees_steps = self.is_over = False
-        self._is_told = facts.guidance.scale is not None
+        self._knows_scale = facts.guidance.scale is not None
         self._is_doubled, self._is_conditional_first = is_doubled, is_conditional_first
         self._asked = 0  # passes of which the scale was asked
         self._steps_both: bool | None = None  # a step is of the samples of both passes
@@ -75,7 +75,7 @@ class GuidanceWatch:
             call: of the step; None where it is not understood.
         """
         self.sees_steps, returned = True, self.engine.returned.take()
-        if self._is_told:
+        if self._knows_scale:
             self.end()
         # In a dry run tensors have no values.
         if call is None or not returned or any(output.is_meta for _, output in returned):
@@ -86,11 +86,11 @@ class GuidanceWatch:
         if passes is None:
             return None
         count, progress = sum(map(len, outputs)) // len(call.output), self.engine.progress
-        times, tick = progress.timetable, progress.tick
+        timetable, tick = progress.timetable, progress.tick
         shows_amplification = (
-            count == 2 and self.config.counts_amplification and times.moment(tick).is_pure_noise
+            count == 2 and self.config.counts_amplification and timetable.moment(tick).is_pure_noise
         )
-        if self._is_told and not shows_amplification:
+        if self._knows_scale and not shows_amplification:
             return None
         found = plain_guidance(passes, call.output)
         if count <= self._asked:
@@ -99,7 +99,7 @@ class GuidanceWatch:
         self._asked = count
         if not shows_amplification:
             return self._new(PlainGuidance(*found.tolist()))
-        sizes = velocity_sizes(passes, times.output(tick), seen(noise_scheduler, call))
+        sizes = velocity_sizes(passes, timetable.parametrisation(tick), denoiser_input(noise_scheduler, call))
         numbers = torch.cat([found, sizes]).tolist()
         is_first = self._is_conditional_first if len(outputs) == 1 else UNCONDITIONAL not in returned[0][0]
         return self._new(PlainGuidance(*numbers[:3]), Sizes(*numbers[3:]), is_first)
@@ -108,7 +108,7 @@ class GuidanceWatch:
         """Guidance where a tick begins before any step was seen: a sampler of the loop's own has stepped. One pass is taken to be all."""
         self.end()
         is_alone = tick == 1 and not self._is_doubled and len(self.engine.branches.known) == 1
-        return replace(self.facts.guidance, scale=1.0) if is_alone and not self._is_told else None
+        return replace(self.facts.guidance, scale=1.0) if is_alone and not self._knows_scale else None
 
     def end(self) -> None:
         """Nothing is left to be found, and what the passes return need not be kept."""
@@ -122,7 +122,7 @@ class GuidanceWatch:
         return [one.scale for one in every if one.is_clear and one.scale is not None]
 
     def _halved(self, outputs: Sequence[Tensor], call: StepCall) -> StepCall:
-        """Of one sample, where a step is of both passes' samples, which are equal: so DiT's pipeline steps."""
+        """The step's call for one sample. DiT's pipeline steps the samples of both passes, which are equal, in one batch."""
         if self._steps_both is None:
             is_whole = len(outputs) == 1 and len(outputs[0]) == len(call.output)
             self._steps_both = is_whole and is_doubled(call.output)
@@ -140,19 +140,19 @@ class GuidanceWatch:
             sizes: of the velocities of two passes, where they show the amplification.
             is_first: the first of them is the conditional one, if the step does not tell.
         """
-        told, shows_scale = self.facts.guidance, found.scale is not None
-        if not self._is_told and not shows_scale:
+        before, shows_scale = self.facts.guidance, found.scale is not None
+        if not self._knows_scale and not shows_scale:
             return None
-        if not self._is_told:
+        if not self._knows_scale:
             self.engine.decider.observer.guided(found.weight, conditional_first=found.is_conditional_first)
-        here = replace(told, scale=found.scale) if shows_scale else told
-        now = told if self._is_told else here
-        if sizes is not None and now.counted > 1:
+        with_scale = replace(before, scale=found.scale) if shows_scale else before
+        after = before if self._knows_scale else with_scale
+        if sizes is not None and after.counted > 1:
             is_first = found.is_conditional_first if shows_scale else is_first
             conditional, unconditional = (
                 (sizes.first, sizes.second) if is_first else (sizes.second, sizes.first)
             )
             if sizes.rounding <= ROUNDED**2 * conditional:
                 # The scale that a step shows is nearer to the truth than the one that was told: a pipeline may change it, or have several.
-                now = replace(now, shown=here.showing(conditional, unconditional, sizes.both).shown)
-        return None if now == told else now
+                after = replace(after, shown=with_scale.showing(conditional, unconditional, sizes.both).shown)
+        return None if after == before else after

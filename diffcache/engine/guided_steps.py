@@ -13,7 +13,7 @@ from diffcache.kernels.extrapolate import extrapolate
 from diffcache.noise_schedulers.step_calls import StepCall
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.prediction.hindsight import ReusedTick, hindsight_weights, trusted
-from diffcache.reports.records import Passes
+from diffcache.reports.records import TickCalls
 from diffcache.schedulers.moments import Moment
 from diffcache.store.formats import Ring
 from diffcache.store.rings import StoreSetup
@@ -30,12 +30,12 @@ class GuidedSteps(StepCorrection):
     before, where only one of them is computed, where the scale of guidance changes, and where all is forgotten: from there on each pass is corrected for itself.
 
     Args:
-        times: of the run.
+        timetable: of the run.
         setup: of the denoiser; its predictor and its curve give the weights, and its format stores.
     """
 
-    def __init__(self, times: Timetable, setup: StoreSetup) -> None:
-        super().__init__(times)
+    def __init__(self, timetable: Timetable, setup: StoreSetup) -> None:
+        super().__init__(timetable)
         self._setup = setup
         self._ring: Ring = deque(maxlen=setup.depth)
         self._reused: list[ReusedTick] = []
@@ -44,16 +44,16 @@ class GuidedSteps(StepCorrection):
 
     @property
     def obstacle(self) -> str | None:
-        return None if self._times.influence is None else self._times.influence.obstacle
+        return None if self._timetable.influence is None else self._timetable.influence.obstacle
 
-    def stepping(self, noise_scheduler: Any, tick: int, call: StepCall, passes: Passes) -> StepCall:
-        if self._is_over or not self._goes_on(tick, passes):
+    def stepping(self, noise_scheduler: Any, tick: int, call: StepCall, called: TickCalls) -> StepCall:
+        if self._is_over or not self._goes_on(tick, called):
             self.forget()
             return call
-        self.is_told, self._calls, now = True, passes.calls, self._times.moment(tick)
-        if passes.are_computed:
+        self.has_seen_steps, self._calls, now = True, called.calls, self._timetable.moment(tick)
+        if called.are_computed:
             return self._computed(noise_scheduler, now, call)
-        (decision,) = passes.decisions
+        (decision,) = called.decisions
         predictor = self._setup.serving[decision]
         self._reused.append(ReusedTick(now, predictor))
         weights = predictor.weights(self._moments[: predictor.depth], now)
@@ -75,18 +75,18 @@ class GuidedSteps(StepCorrection):
     def _moments(self) -> list[Moment]:
         return self._setup.moments(self._ring)
 
-    def _goes_on(self, tick: int, passes: Passes) -> bool:
+    def _goes_on(self, tick: int, called: TickCalls) -> bool:
         """Whether guidance makes one velocity of the same passes as before, all of which are treated alike."""
-        is_alike = passes.calls == self._calls if self._ring else passes.are_computed
-        comparable = all(self._times.are_comparable(feature.tick, tick) for feature in self._ring)
-        return is_alike and comparable and len(passes.decisions) == 1 and self._setup.streams == 1
+        is_alike = called.calls == self._calls if self._ring else called.are_computed
+        comparable = all(self._timetable.are_comparable(feature.tick, tick) for feature in self._ring)
+        return is_alike and comparable and len(called.decisions) == 1 and self._setup.streams == 1
 
     def _computed(self, noise_scheduler: Any, now: Moment, call: StepCall) -> StepCall:
         """Keeps the guided velocity of a computed tick. Returns the call with one that corrects the reused ticks before it."""
-        setup, velocity = self._setup, guided_velocity(self._times, noise_scheduler, now.tick, call)
+        setup, velocity = self._setup, guided_velocity(self._timetable, noise_scheduler, now.tick, call)
         reused, self._reused = self._reused, []
         if reused:
-            ratio = self._times.velocity_ratio
+            ratio = self._timetable.velocity_ratio
             own, *others = hindsight_weights(reused, now, self._moments, ratio, setup.curve)
             change = self._sum(others).add_(velocity, alpha=own)
             corrected = velocity + (trusted(change, velocity) if setup.curve.doubted else change)

@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffcache.engine.step_correction import StepCorrection, guided_velocity, seen
+from diffcache.engine.step_correction import StepCorrection, denoiser_input, guided_velocity
 from diffcache.host.call import version_of
 from diffcache.noise_schedulers.step_calls import StepCall
 from diffcache.noise_schedulers.timetable import Timetable
-from diffcache.reports.records import Passes
+from diffcache.reports.records import TickCalls
 
 
 class LastStep(StepCorrection):
@@ -23,15 +23,15 @@ class LastStep(StepCorrection):
     the passes or the scale of guidance change within it, and if a hand-written loop replaces the sample between two steps. Our own.
 
     Args:
-        times: of the run.
+        timetable: of the run.
         weights: one for x_T, what the denoiser sees of the first sample, and one for the guided velocity of each tick; None where it is reused.
         hand_written: nothing else tells that samples are replaced.
     """
 
     def __init__(
-        self, times: Timetable, weights: Sequence[float | None], *, hand_written: bool = False
+        self, timetable: Timetable, weights: Sequence[float | None], *, hand_written: bool = False
     ) -> None:
-        super().__init__(times)
+        super().__init__(timetable)
         first, *self._of_tick = weights
         self._first = first or 0.0
         self._hand_written = hand_written
@@ -45,15 +45,15 @@ class LastStep(StepCorrection):
     def is_missing(self) -> bool:
         return not self._has_corrected
 
-    def stepping(self, noise_scheduler: Any, tick: int, call: StepCall, passes: Passes) -> StepCall:
-        if self._is_over or not self._is_foreseen(tick, call, passes):
+    def stepping(self, noise_scheduler: Any, tick: int, call: StepCall, called: TickCalls) -> StepCall:
+        if self._is_over or not self._is_foreseen(tick, call, called):
             self.forget()
             return call
         if self._sum is None:
-            self._sum, self._calls = self._first * seen(noise_scheduler, call), passes.calls
+            self._sum, self._calls = self._first * denoiser_input(noise_scheduler, call), called.calls
         weight = self._of_tick[tick]
         if weight is not None:
-            velocity = guided_velocity(self._times, noise_scheduler, tick, call)
+            velocity = guided_velocity(self._timetable, noise_scheduler, tick, call)
             self._sum.add_(velocity, alpha=weight)
         self._next = tick + 1
         return call
@@ -73,17 +73,17 @@ class LastStep(StepCorrection):
         if self._sum is not None:
             yield self._sum
 
-    def _is_foreseen(self, tick: int, call: StepCall, passes: Passes) -> bool:
+    def _is_foreseen(self, tick: int, call: StepCall, called: TickCalls) -> bool:
         """Whether it is the next tick, of the same samples and guidance, and is computed if the weights say so."""
         if not tick == self._next < len(self._of_tick):
             return False
         goes_on = self._sum is None or (
             self._sum.shape == call.sample.shape
-            and passes.calls == self._calls
-            and self._times.are_comparable(0, tick)
+            and called.calls == self._calls
+            and self._timetable.are_comparable(0, tick)
             and self._goes_on_from(call.sample)
         )
-        return goes_on and passes.are_computed == (self._of_tick[tick] is not None)
+        return goes_on and called.are_computed == (self._of_tick[tick] is not None)
 
     def _goes_on_from(self, sample: Tensor) -> bool:
         """Whether it holds what the last step returned. Loops may copy that into a tensor of their own."""

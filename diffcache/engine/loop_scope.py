@@ -46,7 +46,7 @@ class LoopScope(Scope):
         make_engine: MakeEngine = Engine,
     ) -> None:
         super().__init__(config, denoisers, facts=facts, make_engine=make_engine)
-        self._measure(noise_scheduler)
+        self._look_at(noise_scheduler)
         if self.influence is not None and (option := noise_option(noise_scheduler, {})) is not None:
             name = type(noise_scheduler).__name__
             self.influence.obstacle = (

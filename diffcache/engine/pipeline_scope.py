@@ -66,11 +66,11 @@ class PipelineScope(Scope):
         self._forgotten: list[int] = []  # those of them at which everything was forgotten
 
     def observes(self, noise_scheduler: object) -> bool:
-        """Those of the pipeline, and no copies that it has made of them."""
+        """Whether it is one of the pipeline's own. Copies that the pipeline has made do not count."""
         return any(noise_scheduler is known for known in self.noise_schedulers)
 
     def run_over(self, noise_scheduler: object) -> Run | None:
-        """Not over those of a second one, as pipelines of video with sound have it."""
+        """The run, if it goes over this noise scheduler. Pipelines of video with sound step a second one."""
         return self.run if noise_scheduler is self.active else None
 
     def timesteps_set(self, noise_scheduler: object) -> None:
@@ -84,7 +84,7 @@ class PipelineScope(Scope):
         levels = self.config.respaced(nominal) if self.config is not None and nominal is not None else None
         if levels is not None:
             respace(noise_scheduler, levels)
-        self._measure(noise_scheduler)
+        self._look_at(noise_scheduler)
         if self.run is not None and (self.run.tick or self.run.progress.called):
             self.end_run()
 
@@ -123,7 +123,10 @@ class PipelineScope(Scope):
             notes.append(REPLACED_ON.format(step=tick))
 
     def run_of(self, call: Call) -> Run:
-        """Most pipelines hand the denoiser their timestep as it is, a view into the noise scheduler's list."""
+        """The run that a call belongs to. It begins one where none is on, or where the timesteps begin anew.
+
+        The tick is read from the timestep argument: most pipelines hand the denoiser a view into the noise scheduler's list.
+        """
         run = self.run if self.run is not None and not self.run.progress.over else self._begin()
         if not run.progress.called:
             self._note_guidance(run)
@@ -139,8 +142,8 @@ class PipelineScope(Scope):
             run.progress.timetable.begins_at(index - run.progress.tick)
         return run
 
-    def _measure(self, noise_scheduler: Any) -> None:
-        super()._measure(noise_scheduler)
+    def _look_at(self, noise_scheduler: Any) -> None:
+        super()._look_at(noise_scheduler)
         option = asked_noise_option(noise_scheduler, self._arguments)
         if option is not None:
             self.fresh_noise = noise_by(noise_scheduler, option)

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from diffcache.engine.step_correction import StepCorrection, guided_velocity, seen
+from diffcache.engine.step_correction import StepCorrection, denoiser_input, guided_velocity
 from diffcache.host.call import version_of
 from diffcache.kernels.extrapolate import extrapolate
 from diffcache.noise_schedulers.levels import SMALLEST
 from diffcache.noise_schedulers.step_calls import StepCall, copy_of
 from diffcache.noise_schedulers.timetable import Timetable
-from diffcache.reports.records import Passes
+from diffcache.reports.records import TickCalls
 from diffcache.schedulers.moments import Moment, signal_and_noise
 from diffcache.store.rings import StoreSetup
 
@@ -56,12 +56,12 @@ class Retracing(StepCorrection):
     Our own, with the idea of a predictor-corrector solver (UniPC, arXiv 2302.04867).
 
     Args:
-        times: of the run.
+        timetable: of the run.
         setup: of the denoiser; its curve gives the weights.
     """
 
-    def __init__(self, times: Timetable, setup: StoreSetup) -> None:
-        super().__init__(times)
+    def __init__(self, timetable: Timetable, setup: StoreSetup) -> None:
+        super().__init__(timetable)
         self._setup = setup
         self._past: deque[Computed] = deque(maxlen=setup.curve.depth - 1)
         self._start: Start | None = None
@@ -73,18 +73,20 @@ class Retracing(StepCorrection):
     def obstacle(self) -> str | None:
         return REPLACED if self._was_replaced and not self._has_corrected else None
 
-    def stepping(self, noise_scheduler: Any, tick: int, call: StepCall, passes: Passes) -> StepCall:
+    def stepping(self, noise_scheduler: Any, tick: int, call: StepCall, called: TickCalls) -> StepCall:
         """After reused ticks the noise scheduler, too, is as if its steps had been made as they are made again."""
-        self.is_told = True
+        self.has_seen_steps = True
         if self._start is not None and not self._goes_on_from(call.sample):
             self.forget()
             self._was_replaced = True
-        if not passes.are_computed:
+        if not called.are_computed:
             self._reused.append(ReusedStep(tick, call.timestep, call.options))
             return call
-        now = Computed(self._times.moment(tick), guided_velocity(self._times, noise_scheduler, tick, call))
+        now = Computed(
+            self._timetable.moment(tick), guided_velocity(self._timetable, noise_scheduler, tick, call)
+        )
         start, reused, self._reused = self._start, self._reused, []
-        if start is not None and reused and self._times.are_comparable(start.tick, tick):
+        if start is not None and reused and self._timetable.are_comparable(start.tick, tick):
             sample = self._retraced(start, reused, now)
             vars(noise_scheduler).update(vars(start.noise_scheduler))
             call = self._moved(noise_scheduler, now, call, sample)
@@ -115,7 +117,7 @@ class Retracing(StepCorrection):
         moments, velocities = zip(now, *self._past, strict=True)
         sample = first.made_by(then)
         for tick, timestep, options in reused:
-            weights = self._setup.curve.weights(moments, self._times.moment(tick))
+            weights = self._setup.curve.weights(moments, self._timetable.moment(tick))
             velocity = extrapolate(velocities, weights, None, torch.float32)
             call = first._replace(timestep=timestep, sample=sample, options=options)
             sample = self._with(velocity, then, tick, call).made_by(then)
@@ -124,7 +126,7 @@ class Retracing(StepCorrection):
     def _moved(self, noise_scheduler: Any, now: Computed, call: StepCall, sample: Tensor) -> StepCall:
         """The call of a computed tick, at another sample and with the clean sample that the denoiser predicts."""
         moved = call._replace(sample=sample)
-        change = seen(noise_scheduler, moved) - seen(noise_scheduler, call)
+        change = denoiser_input(noise_scheduler, moved) - denoiser_input(noise_scheduler, call)
         _, noise = signal_and_noise(now.moment.angle or 0.0, now.moment.is_flow)
         velocity = now.velocity + change / max(noise, SMALLEST)
         return self._with(velocity, noise_scheduler, now.moment.tick, moved)

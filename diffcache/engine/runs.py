@@ -31,7 +31,7 @@ from diffcache.noise_schedulers.quirks import noise_option
 from diffcache.noise_schedulers.step_calls import StepCall, step_call_of
 from diffcache.noise_schedulers.timetable import Timetable
 from diffcache.reports.records import RunRecord
-from diffcache.schedulers.guidance import UNTOLD, Guidance
+from diffcache.schedulers.guidance import Guidance
 
 UNNAMED = "no noise scheduler is known: name it, denoising_run(..., noise_scheduler=)"
 
@@ -97,12 +97,12 @@ class Run:
     def __init__(
         self,
         timetable: Timetable,
-        make_engine: MakeEngine = Engine,
+        make_engine: MakeEngine,
         *,
-        hand_written: bool = False,
-        guidance: Guidance = UNTOLD,
-        decodes: bool = False,
-        notes: Sequence[str] = (),
+        hand_written: bool,
+        guidance: Guidance,
+        decodes: bool,
+        notes: Sequence[str],
     ) -> None:
         self.progress = Progress(timetable, hand_written=hand_written)
         self.record = RunRecord(noise_scheduler=timetable.noise_scheduler, notes=list(notes))
@@ -112,7 +112,7 @@ class Run:
         self._guidance_watch: GuidanceWatch | None = None
         self.scales_seen = ScalesSeen()
         self._lacks_influence = False
-        self._correcting: list[Engine] = []  # those that correct in the noise scheduler's steps
+        self._step_correctors: list[Engine] = []  # engines that correct in the noise scheduler's steps
         self._note_length()
 
     @property
@@ -125,8 +125,7 @@ class Run:
 
     def begin_engine(self, served: Served, config: CacheConfig, call: Call) -> Engine:
         """Makes the engine of a denoiser, at its first call."""
-        facts = self._facts(served, call)
-        agreement = agreement_of(served.module)
+        facts, agreement = self._facts(served, call), agreement_of(served.module)
         engine = self._make_engine(choices_of(config, facts), self.record, self.progress, agreement)
         record, name = self.record, served.name
         record.parameters[name] = served.network.parameters
@@ -141,9 +140,11 @@ class Run:
             in_order = conditional_first(served.module)
             self._guidance_watch = GuidanceWatch(engine, config, facts, doubled, in_order)
         self._write_down(engine, config, facts)
-        self._correcting += [engine] if engine.step_corrections else []
-        if len(self._correcting) > 1:
-            for correction in chain.from_iterable(one.step_corrections for one in self._correcting):
+        if engine.step_corrections:
+            self._step_correctors.append(engine)
+        if len(self._step_correctors) > 1:
+            # Denoisers that take turns: no correction in the steps knows all of them, so each pass is corrected by itself from here on.
+            for correction in chain.from_iterable(one.step_corrections for one in self._step_correctors):
                 correction.forget()
         self._lacks_influence |= engine.setup.hindsight and self.timetable.influence is None
         self.engines[id(served.module)] = engine
@@ -171,15 +172,15 @@ class Run:
         corrections = self._step_corrections
         if not corrections:
             return None
-        passes = self.record.passes_at(self.tick)
+        called = self.record.calls_at(self.tick)
         adds_noise = noise_option(noise_scheduler, kwargs) is not None
-        is_whole = passes.are_computed or passes.are_reused
+        is_whole = called.are_computed or called.are_reused
         if call is None or adds_noise or not self.progress.called or not is_whole:
             for correction in corrections:
                 correction.forget()
             return None
         for correction in corrections:
-            call = correction.stepping(noise_scheduler, self.tick, call, passes)
+            call = correction.stepping(noise_scheduler, self.tick, call, called)
         return call
 
     def stepped(self, result: Any) -> None:
@@ -207,7 +208,7 @@ class Run:
         """Drops every tensor, and completes the record."""
         # All are closed, whatever one of them raises. They run in reverse: what is added last is closed first.
         with ExitStack() as stack:
-            stack.callback(self._correcting.clear)
+            stack.callback(self._step_correctors.clear)
             stack.callback(self.engines.clear)
             for engine in reversed(self.engines.values()):
                 stack.callback(engine.close)
@@ -223,13 +224,13 @@ class Run:
     @property
     def _step_corrections(self) -> Sequence[StepCorrection]:
         """What corrects in the noise scheduler's steps, where one denoiser serves the whole run."""
-        return self._correcting[0].step_corrections if len(self._correcting) == 1 else ()
+        return self._step_correctors[0].step_corrections if len(self._step_correctors) == 1 else ()
 
     def _obstacle_of_hindsight(self) -> str | None:
         """Why reused ticks were not corrected."""
         if self._lacks_influence and self.record.observed:
             return UNNAMED
-        told = [correction for correction in self._step_corrections if correction.is_told]
+        told = [correction for correction in self._step_corrections if correction.has_seen_steps]
         if told and self.record.fresh_noise is None:
             return told[0].obstacle
         return None if self.timetable.influence is None else self.timetable.influence.obstacle
@@ -249,7 +250,7 @@ class Run:
         clipped = self.timetable.run_clipped_influence(self._guidance.counted)
         watch.facts = replace(watch.facts, guidance=self._guidance, clipped_influence=clipped)
         watch.engine.choose_anew(choices_of(watch.config, watch.facts))
-        self._correcting = [watch.engine] if watch.engine.step_corrections else []
+        self._step_correctors = [watch.engine] if watch.engine.step_corrections else []
         self.record.corrections = {}
         self._write_down(watch.engine, watch.config, watch.facts)
 
@@ -263,19 +264,19 @@ class Run:
             self.record.remarks[engine.name] = remark
 
     def _facts(self, served: Served, call: Call) -> RunFacts:
-        module, times = served.module, self.timetable
-        sigmas = times.run_sigmas()
+        module, timetable = served.module, self.timetable
+        sigmas = timetable.run_sigmas()
         return RunFacts(
             denoiser_class=type(module).__name__,
             experts=served.experts,
-            num_ticks=times.num_ticks,
-            asked=times.asked,
+            num_ticks=timetable.num_ticks,
+            asked=timetable.asked,
             denoiser=served.name,
             sigmas=None if sigmas is None else tuple(sigmas),
-            moments=tuple(times.moments),
-            influence=times.run_influence(),
-            clipped_influence=times.run_clipped_influence(self._guidance.counted),
-            noise_scheduler=times.noise_scheduler,
+            moments=tuple(timetable.moments),
+            influence=timetable.run_influence(),
+            clipped_influence=timetable.run_clipped_influence(self._guidance.counted),
+            noise_scheduler=timetable.noise_scheduler,
             adds_noise=self.record.fresh_noise is not None,
             guidance=self._guidance,
             blocks=block_counts(module),

@@ -30,7 +30,8 @@ class ScalesSeen:
 
     def add(self, scale: float | None) -> None:
         """The pipeline guides with this scale at a later tick; None where it tells none."""
-        self._scales += [max(scale, 1.0)] if scale is not None and self._counts else []
+        if scale is not None and self._counts:
+            self._scales.append(max(scale, 1.0))
 
     def note(self, record: RunRecord, planned: float | None, others: Sequence[float]) -> None:
         """If the scale has changed during a run that reused something, its report gives no expected error. If it is unknown, the report says what was assumed.

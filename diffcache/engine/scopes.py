@@ -99,6 +99,8 @@ class Scope:
     Attributes:
         served: the denoisers by identity. A module that `torch.compile` has wrapped around one is served as that one.
         context: the name that the pipeline gives to the guidance pass that is called now.
+        influence: of outputs at the loop's timesteps on its result; None where it is unknown, or not needed.
+        fresh_noise: that the noise scheduler adds at its steps; None where it adds none, or that is unknown.
         run: the loop that is going on; None between loops.
         records: of all its runs.
         notes: for the record of each run.
@@ -137,7 +139,7 @@ class Scope:
         """
         served = self.served.get(id(module)) or self.served[id(uncompiled(module))]
         call = Call(served.signature, args, kwargs)
-        engine = self.engine_for(served, call)
+        engine = self.enter_engine(served, call)
         if engine is None:
             return forward(*args, **kwargs)
         reuses_memory = served.network.holds_compiled or module is not served.module
@@ -145,8 +147,8 @@ class Scope:
             Invocation(served.module, forward, call, self.context, reuses_memory, served.network)
         )
 
-    def engine_for(self, served: Served, call: Call) -> Engine | None:
-        """The engine of the run that a call belongs to; None where nothing is cached."""
+    def enter_engine(self, served: Served, call: Call) -> Engine | None:
+        """The engine that takes a call, which may begin a run; None where nothing is cached."""
         run = self.run_of(call)
         if run is None or self.config is None:
             return None
@@ -158,7 +160,7 @@ class Scope:
         raise NotImplementedError
 
     def observes(self, noise_scheduler: object) -> bool:
-        """Whether it is to be told of this noise scheduler's steps."""
+        """Whether this noise scheduler's steps are to be told to the scope."""
         return False
 
     def timesteps_set(self, noise_scheduler: object) -> None:
@@ -223,8 +225,8 @@ class Scope:
         self.records.append(self.run.record)
         return self.run
 
-    def _measure(self, noise_scheduler: Any) -> None:
-        """What its steps do to errors, and whether they add noise: before a loop begins over its timesteps. None where it is unknown."""
+    def _look_at(self, noise_scheduler: Any) -> None:
+        """Sets `influence` and `fresh_noise` before a loop begins over its timesteps. Each is None where it is unknown, or not needed."""
         if noise_scheduler is None or self.config is None:
             return
         if self.config.hindsight:

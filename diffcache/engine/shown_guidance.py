@@ -11,10 +11,10 @@ from diffcache.noise_schedulers.levels import Parametrisation
 TOLERANCE = 0.05
 """Largest deviation of what the noise scheduler got from plain guidance, as a fraction of it, that is put down to rounding."""
 
-Passes = tuple[Tensor, Tensor]
+TwoOutputs = tuple[Tensor, Tensor]
 
 
-def passes_of(returned: Sequence[Tensor], guided: Tensor) -> Passes | None:
+def passes_of(returned: Sequence[Tensor], guided: Tensor) -> TwoOutputs | None:
     """The first and the last pass of a tick, the same where there is one; None where these are no one or two passes.
 
     Args:
@@ -80,7 +80,7 @@ class Sizes(NamedTuple):
     rounding: float
 
 
-def plain_guidance(passes: Passes, guided: Tensor) -> Tensor:
+def plain_guidance(passes: TwoOutputs, guided: Tensor) -> Tensor:
     """The numbers of `PlainGuidance`, on the device, [3].
 
     Args:
@@ -95,15 +95,15 @@ def plain_guidance(passes: Passes, guided: Tensor) -> Tensor:
     return torch.stack([share, left, distance])
 
 
-def velocity_sizes(passes: Passes, output: Parametrisation, sample: Tensor) -> Tensor:
+def velocity_sizes(passes: TwoOutputs, parametrisation: Parametrisation, sample: Tensor) -> Tensor:
     """The numbers of `Sizes`, on the device, [4].
 
     Args:
         passes: what they returned.
-        output: what that is of velocity and sample.
+        parametrisation: what that is of velocity and sample.
         sample: that the denoiser got, of the same shape.
     """
-    of_velocity, of_input = output
+    of_velocity, of_input = parametrisation
     first, second = ((one.float() - of_input * sample.float()) / of_velocity for one in passes)
     largest = torch.stack([one.float().square().sum() for one in passes]).max()
     rounding = (torch.finfo(passes[0].dtype).eps / of_velocity) ** 2 * largest

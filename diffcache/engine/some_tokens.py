@@ -200,7 +200,7 @@ class SomeTokens(WholeModel):
     def _state(self, branch: Branch) -> TokenState:
         if branch.tokens is None:
             shared = branch.setup
-            setup = StoreSetup(Polynomial(self.rule.order, "angle"), shared.format, shared.times)
+            setup = StoreSetup(Polynomial(self.rule.order, "angle"), shared.format, shared.timetable)
             branch.tokens = TokenState(setup, branch.stores)
         return branch.tokens
 

@@ -9,22 +9,22 @@ from torch import Tensor
 from diffcache.noise_schedulers.quirks import model_input
 from diffcache.noise_schedulers.step_calls import StepCall
 from diffcache.noise_schedulers.timetable import Timetable
-from diffcache.reports.records import Passes
+from diffcache.reports.records import TickCalls
 
 
 class StepCorrection(ABC):
     """Changes the calls of a noise scheduler's `step` in one run.
 
     Args:
-        times: of the run.
+        timetable: of the run.
 
     Attributes:
-        is_told: of the noise scheduler's steps, which only the loop of a pipeline or of `denoising_run` tells.
+        has_seen_steps: a step was seen. A server's requests are stepped outside of it, so there it stays False.
     """
 
-    def __init__(self, times: Timetable) -> None:
-        self._times = times
-        self.is_told = False
+    def __init__(self, timetable: Timetable) -> None:
+        self._timetable = timetable
+        self.has_seen_steps = False
 
     @property
     def obstacle(self) -> str | None:
@@ -37,14 +37,14 @@ class StepCorrection(ABC):
         return False
 
     @abstractmethod
-    def stepping(self, noise_scheduler: Any, tick: int, call: StepCall, passes: Passes) -> StepCall:
+    def stepping(self, noise_scheduler: Any, tick: int, call: StepCall, called: TickCalls) -> StepCall:
         """A step is about to be made. Returns the call that is to be made instead.
 
         Args:
             noise_scheduler: of the run.
             tick: of the step.
             call: of the step.
-            passes: what was called at the tick; all of it is computed, or all is reused.
+            called: the calls at the tick; all of them are computed, or all are reused.
         """
 
     @abstractmethod
@@ -63,17 +63,17 @@ class StepCorrection(ABC):
 
     def _with(self, velocity: Tensor, noise_scheduler: Any, tick: int, call: StepCall) -> StepCall:
         """A call with another velocity."""
-        of_velocity, of_input = self._times.output(tick)
-        output = of_velocity * velocity + of_input * seen(noise_scheduler, call)
+        of_velocity, of_input = self._timetable.parametrisation(tick)
+        output = of_velocity * velocity + of_input * denoiser_input(noise_scheduler, call)
         return call._replace(output=output.to(call.output.dtype))
 
 
-def guided_velocity(times: Timetable, noise_scheduler: Any, tick: int, call: StepCall) -> Tensor:
+def guided_velocity(timetable: Timetable, noise_scheduler: Any, tick: int, call: StepCall) -> Tensor:
     """The velocity that the noise scheduler gets in a step, fp32."""
-    of_velocity, of_input = times.output(tick)
-    return (call.output.float() - of_input * seen(noise_scheduler, call)) / of_velocity
+    of_velocity, of_input = timetable.parametrisation(tick)
+    return (call.output.float() - of_input * denoiser_input(noise_scheduler, call)) / of_velocity
 
 
-def seen(noise_scheduler: Any, call: StepCall) -> Tensor:
+def denoiser_input(noise_scheduler: Any, call: StepCall) -> Tensor:
     """What the denoiser sees of a step's sample, fp32."""
     return model_input(noise_scheduler, call.sample, call.timestep).float()

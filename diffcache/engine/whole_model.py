@@ -61,23 +61,23 @@ class WholeModel:
         self.decider = parts.decider
         self.record = parts.record
         self.comparison = comparison or Comparison()
-        self.passes = GuidedValues(lambda: parts.choices.facts.guidance)
+        self.guided_values = GuidedValues(lambda: parts.choices.facts.guidance)
 
     def close(self) -> None:
         """Reads what was measured from the device, once, when the run is over."""
         self.comparison.close(self.record)
-        self.passes.clear()
+        self.guided_values.clear()
 
     def tensors(self) -> Iterator[Tensor]:
         """What was measured and has not been read yet."""
         yield from (errors for *_, errors in self.comparison.errors)
-        yield from self.passes.tensors()
+        yield from self.guided_values.tensors()
 
     def run(self, asked: Invocation, step: Step, branch: Branch, lanes: int) -> Carried:
         """One denoiser call."""
         store = branch.store(MODEL, lanes)
         here = Here(asked, step, branch, store, lanes)
-        self.passes.called(step.tick, asked.call.batch)
+        self.guided_values.called(step.tick, asked.call.batch)
         if self.decider.observer is not NOBODY and store.layout is not None:
             self.decider.observer.called(self.name, step, store.learned.latents(asked.call.tensors))
         verdicts = yield from self.decider.deciding(
@@ -168,7 +168,7 @@ class WholeModel:
     def _compare(self, here: Here, lane: int, tensors: Tensors, outputs: list[Tensor]) -> None:
         """Compares what a lane computed with what would have been reused, and tells the cache scheduler if it asks for that."""
         store, step, leads = here.store, here.step, here.branch is self.decider.leader
-        if not (leads or (self.passes.is_waiting and store.last_computed(lane) is not None)):
+        if not (leads or (self.guided_values.is_waiting and store.last_computed(lane) is not None)):
             return
         state, computed = self.decider.lanes[lane], store.learned.evolved(outputs)
         if leads:
@@ -178,7 +178,9 @@ class WholeModel:
         if guesses is None:
             return
         values = [*guesses, computed]
-        guided = self.passes.guided(here.asked, step, values, leads=leads) if here.lanes == 1 else values
+        guided: list[list[Tensor]] | None = values
+        if here.lanes == 1:
+            guided = self.guided_values.guided(here.asked, step, values, leads=leads)
         if guided is not None:
             *guesses, computed = guided
             squares = squares_of(guesses, computed, store.learned.latents(tensors)[0])
@@ -191,6 +193,7 @@ class WholeModel:
         seen, evolved = store.learned.latents(tensors), store.learned.evolved(outputs)
         decider.arrived(here.branch, lane, seen)
         pairs = store.pairs(step, tensors, outputs)
+        # Compare first: it predicts from what is stored, and `keep` stores what was computed.
         self._compare(here, lane, tensors, [own for own, _ in pairs])
         corrected = store.keep(step, lane, outputs, pairs)
         decider.observe(step, store, lane, outputs)

@@ -192,10 +192,10 @@ def _held(noise_scheduler: Any, levels: Sequence[Level], clean: Tensor | None = 
     for tick, (time, level) in enumerate(zip(times, levels, strict=True)):
         seen = model_input(copied, sample, time)
         yield _over_impulse(seen)
-        output = level.output.of_input * seen
+        output = level.parametrisation.of_input * seen
         if clean is not None:
             predicted = clean[tick, :, None, None, None]
-            output += level.output.of_velocity * _velocity(seen[:, -1:], predicted, level)
+            output += level.parametrisation.of_velocity * _velocity(seen[:, -1:], predicted, level)
         output[:, tick] += IMPULSE
         sample = next_sample(copied, output, time, sample)
     yield _over_impulse(sample) / unit_of(copied)

@@ -39,7 +39,7 @@ class Level(NamedTuple):
         sigma: noise level on the noise scheduler's own axis; None where unknown.
         angle: atan2(noise, signal), from 0 for clean samples to pi / 2 for pure noise; None where unknown.
         time: the timestep as a fraction of the training steps; None where unknown.
-        output: what the denoiser's output is there.
+        parametrisation: what the denoiser's output is there.
         turned: the angle of pure noise less this angle, at least 0; None where unknown. Pure noise is pi / 2 in flow matching,
             else the largest angle of the list.
         is_flow: flow matching.
@@ -48,7 +48,7 @@ class Level(NamedTuple):
     sigma: float | None = None
     angle: float | None = None
     time: float | None = None
-    output: Parametrisation = VELOCITY
+    parametrisation: Parametrisation = VELOCITY
     turned: float | None = None
     is_flow: bool = False
 

@@ -54,9 +54,9 @@ class Timetable:
         """The moment of a tick, which may lie beyond the expected end of the run."""
         return self.moments[tick] if tick < len(self.moments) else self.step(tick).moment
 
-    def output(self, tick: int) -> Parametrisation:
+    def parametrisation(self, tick: int) -> Parametrisation:
         """What the denoiser's output at a tick is; the velocity where nothing says otherwise."""
-        return self._level(tick).output
+        return self._level(tick).parametrisation
 
     def step(self, tick: int) -> Step:
         """The step of a tick, which may lie beyond the expected end of the run."""
@@ -72,7 +72,7 @@ class Timetable:
             angle=level.angle,
             repeats_sigma=repeats,
             training_time=level.time,
-            scale=level.output.of_velocity,
+            scale=level.parametrisation.of_velocity,
             turned=level.turned,
             is_flow=level.is_flow,
         )
@@ -83,12 +83,16 @@ class Timetable:
             return None
         return self.influence.ratio(self.first + tick, self.first + other)
 
+    def knows_influence(self, tick: int) -> bool:
+        """Whether a tick's influence on the result is known, and is not 0."""
+        return self.ratio(tick, tick) is not None
+
     def velocity_ratio(self, tick: int, other: int) -> float | None:
         """The same of velocities: an output changes with its velocity by `of_velocity`."""
         found = self.ratio(tick, other)
         if found is None:
             return None
-        return found * self.output(tick).of_velocity / self.output(other).of_velocity
+        return found * self.parametrisation(tick).of_velocity / self.parametrisation(other).of_velocity
 
     def are_comparable(self, tick: int, later: int) -> bool:
         """Whether guidance weighs outputs at a later tick as it did at this one."""
@@ -112,7 +116,7 @@ class Timetable:
         """A part of the influence of outputs, as the influence of velocities; None where it is unknown."""
         if self.influence is None or self.num_ticks is None:
             return None
-        sizes = [self.output(tick).of_velocity for tick in range(self.num_ticks)]
+        sizes = [self.parametrisation(tick).of_velocity for tick in range(self.num_ticks)]
         rows = (
             tuple(map(operator.mul, row, sizes)) for row in part(self.influence, self.first, self.num_ticks)
         )

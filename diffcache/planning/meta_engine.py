@@ -21,8 +21,8 @@ from diffcache.engine.engine import Engine
 from diffcache.engine.execution import Carried, Execution, Invocation, Parts, carried_out
 from diffcache.engine.first_pass import store_site
 from diffcache.engine.inner_sites import InnerSites
+from diffcache.engine.prediction_watch import COMPARED
 from diffcache.engine.progress import Progress
-from diffcache.engine.watch import COMPARED
 from diffcache.engine.whole_model import WholeModel
 from diffcache.host.call import Call
 from diffcache.host.rows import is_doubled, lane_of
@@ -94,7 +94,8 @@ class MetaEngine(Engine):
     def account(self) -> None:
         super().account()
         for branch in self.branches.known:
-            self.names += [branch.name] if branch.name not in self.names else []
+            if branch.name not in self.names:
+                self.names.append(branch.name)
             self.sites = self.sites or (branch.cuts.sites if branch.cuts else ())
         self.note()
 
@@ -106,7 +107,7 @@ class MetaEngine(Engine):
             self.is_adaptive |= made.adaptive
             return _Computing(made, self.note) if made.adaptive else made
 
-        return replace(choices, scheduler=scheduler, watch=None, format=Format())
+        return replace(choices, scheduler=scheduler, watch_bound=None, format=Format())
 
 
 class _Computing(CacheScheduler):

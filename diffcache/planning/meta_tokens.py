@@ -118,7 +118,7 @@ class DrySomeTokens(SomeTokens):
 
     def _formed(self, real: Invocation, here: Here, plan: TokenPlan) -> dict[str, _Form]:
         """What one real call of all tokens keeps."""
-        setup = StoreSetup(Polynomial(0), Format(), here.branch.setup.times)
+        setup = StoreSetup(Polynomial(0), Format(), here.branch.setup.timetable)
         state = TokenState(setup, {})
         full = FullPass(block_paths(real.module), plan, state, here.step.tick)
         with watched(full):

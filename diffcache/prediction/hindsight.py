@@ -19,8 +19,8 @@ solvers. There a correction would have to be multiplied by as much, and any erro
 DOUBTED = 0.4
 """A correction larger than this, as a fraction of what it corrects, is made smaller, and vanishes as it grows.
 
-So large a surprise says that the curve through the computed ticks is not to be trusted. Chosen on the testbeds' calibration
-seeds (docs/regimes.md).
+So large a surprise says that the curve through the computed ticks is not to be trusted. Our choice, on the
+calibration seeds of the testbeds.
 """
 
 

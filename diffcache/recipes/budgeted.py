@@ -9,7 +9,7 @@ from diffcache.schedulers.ticks import spread
 from diffcache.store.streams import Basis
 
 FEW = 8
-"""With fewer computed ticks than this, as many plain steps were nearer to the full run in many regimes (docs/regimes.md)."""
+"""With fewer computed ticks than this, as many plain steps were nearer to the full run in many regimes. Our choice."""
 
 
 @dataclass(frozen=True, kw_only=True)

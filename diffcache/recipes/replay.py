@@ -165,7 +165,8 @@ class ReplayConfig(CacheConfig):
             remarks += [self._other_steps(run)]
         if anew is not None:
             remarks += [f"the schedule was planned anew for {run.num_ticks} ticks"]
-            remarks += [anew.remark(run)] if remarks[0] is None else []
+            if remarks[0] is None:
+                remarks.append(anew.remark(run))
         return "; ".join(remark for remark in remarks if remark is not None) or None
 
     def corrector(self, run: RunFacts) -> Corrector | None:
@@ -240,24 +241,24 @@ class ReplayConfig(CacheConfig):
 
     def _for_run(self, run: RunFacts) -> Schedule:
         """The schedule, resampled for the run where that is needed and was asked for."""
-        difference = self._difference(run)
-        if difference is None:
+        obstacle = self._difference(run)
+        if obstacle is None:
             is_as_measured = self._is_as_measured(run) and self._applies_all(run)
             return self.schedule if is_as_measured else replace(self.schedule, measured={})
         predictor = self.schedule.predictor
         if predictor["name"] in BOUND and (self.resample or "angles" not in predictor):
             raise ScheduleError(
-                f"the schedule has {difference}, and predicts by what it knows of its own {self.schedule.num_ticks} ticks: tune one for "
+                f"the schedule has {obstacle}, and predicts by what it knows of its own {self.schedule.num_ticks} ticks: tune one for "
                 "this run."
             )
         if not self.resample or run.num_ticks is None:
             raise ScheduleError(
-                f"the schedule has {difference}: pass resample=True, or record one for this run."
+                f"the schedule has {obstacle}: pass resample=True, or record one for this run."
             )
         return self.schedule.resampled(run.num_ticks, run.sigmas)
 
     def _is_as_measured(self, run: RunFacts) -> bool:
-        """Whether errors are those that were measured: of runs that got no other noise, with the same guidance and steps, and corrected alike."""
+        """Whether the measured error holds for a run: it has the recorded guidance and steps, no added noise, and hindsight as recorded."""
         is_corrected_alike = self.corrects(run) == self._recorded_hindsight
         others = other_guidance(self.schedule, run) or self._other_steps(run)
         return others is None and not run.adds_noise and is_corrected_alike
@@ -276,7 +277,7 @@ class ReplayConfig(CacheConfig):
         return mine <= {*self.corrections(run)}
 
     def _is_as_fitted(self, run: RunFacts) -> bool:
-        """Whether errors are also those of the same ticks and weights."""
+        """Whether the last step's weights fit a run: the measured error holds for it, and it has the recorded ticks and weight format."""
         made = self.schedule.quantization.get(run.denoiser)
         return self._is_as_measured(run) and made == run.quantization and self._difference(run) is None
 

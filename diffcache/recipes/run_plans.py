@@ -16,7 +16,7 @@ from diffcache.trajectory.search import through
 
 
 def course_of(run: RunFacts, amplification: float | None = None) -> Course:
-    """Of a run, of whose ticks perhaps nothing but their number is known.
+    """What a plan needs to know of a run. Perhaps only the number of its ticks is known.
 
     Args:
         run: the run.

@@ -183,6 +183,7 @@ class TrajectoryConfig(BudgetedConfig):
         return self._conditional(run)
 
     def corrects(self, run: RunFacts) -> bool:
+        """Whether hindsight is wanted. It still is where the influence is unknown: clipped steps are made again, and else the report says why nothing is corrected."""
         return super().corrects(run) and (run.influence is None or self._followed(run).corrects)
 
     def tail(self, run: RunFacts) -> int:
@@ -190,7 +191,7 @@ class TrajectoryConfig(BudgetedConfig):
         return 0 if course.ends_short or chooses_last(course) else 1
 
     def plan(self, run: RunFacts, speedup: float) -> TrajectoryPlan:
-        """What is computed in a run of known length at a speed-up.
+        """What is computed in a run of known length at a speed-up. `plan_of_run` remembers plans, so that asking again costs nothing.
 
         Raises:
             ScheduleError: the covariance was measured on a run of another length, and cannot be carried to this one.

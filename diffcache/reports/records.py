@@ -93,7 +93,7 @@ class Noted(NamedTuple):
             yield _record(self.denoiser, self.batch, self.parameters, done)
 
 
-class Passes(NamedTuple):
+class TickCalls(NamedTuple):
     """The calls at one tick.
 
     Attributes:
@@ -186,12 +186,12 @@ class RunRecord:
             self._made = len(noted), [call for one in noted for call in one.records()]
         return self._made[1]
 
-    def passes_at(self, tick: int) -> Passes:
+    def calls_at(self, tick: int) -> TickCalls:
         """What was called at a tick, if it is the newest."""
         newest = [*takewhile(lambda noted: noted.tick == tick, reversed(self._noted))]
         verdicts = (verdict for noted in newest for done in noted.sites for verdict in done.verdicts)
         calls = tuple((noted.denoiser, noted.sites[0].step.branch, noted.batch) for noted in newest)
-        return Passes(calls, frozenset(verdict.decision for verdict in verdicts))
+        return TickCalls(calls, frozenset(verdict.decision for verdict in verdicts))
 
     def reused_ticks(self) -> set[int]:
         """Ticks at which something was reused."""

@@ -170,7 +170,7 @@ class Request:
     def carry_out(self, served: Served, asked: Invocation) -> Carried:
         """Its rows of a denoiser call."""
         self._passes_left -= 1
-        engine = self._scope.engine_for(served, asked.call)
+        engine = self._scope.enter_engine(served, asked.call)
         if engine is None:
             output, share = (yield Computation(asked.call.args, asked.call.kwargs)), 1.0
         else:

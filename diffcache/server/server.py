@@ -13,9 +13,9 @@ from weakref import WeakValueDictionary
 
 from torch import nn
 
-from diffcache.attach.attach import swap_in_all
 from diffcache.attach.loop_checks import noise_levels, number_of_steps
 from diffcache.attach.requirements import facts_of
+from diffcache.attach.swapping import swap_in_all
 from diffcache.discovery.site_names import is_inside
 from diffcache.engine.choices import Choices
 from diffcache.engine.engine import Engine

@@ -10,9 +10,9 @@ from weakref import WeakSet
 import torch
 from torch import nn
 
-from diffcache.attach.attach import swap_in_all
 from diffcache.attach.attachment import key_of
 from diffcache.attach.loop_checks import check_denoiser
+from diffcache.attach.swapping import swap_in_all
 from diffcache.hooks.attachments import Attachment, forget, own_attachment, register
 from diffcache.host.compiled import uncompiled
 from diffcache.host.network_facts import facts_of_networks

@@ -41,7 +41,7 @@ class StoreSetup:
     Args:
         predictor: predicts reused ticks.
         format: stores features.
-        times: the run's timetable.
+        timetable: the run's timetable.
         corrector: repairs predictions; None: they are not repaired.
         hindsight: reused ticks are corrected when the next one is computed.
 
@@ -56,13 +56,13 @@ class StoreSetup:
         self,
         predictor: Predictor,
         format: Format,
-        times: Timetable,
+        timetable: Timetable,
         corrector: Corrector | None = None,
         *,
         hindsight: bool = False,
     ) -> None:
         self.format = format
-        self.times = times
+        self.timetable = timetable
         self.corrector = corrector
         self.streams, self.steps_correct = 0, False
         self.predict_with(predictor, hindsight=hindsight)
@@ -89,12 +89,12 @@ class StoreSetup:
         if key != self._last[0]:
             predictor = self.serving[decision]
             past = self.moments(ring)[: predictor.depth]
-            self._last = key, predictor.weights(past, self.times.moment(step.tick))
+            self._last = key, predictor.weights(past, self.timetable.moment(step.tick))
         return self._last[1]
 
     def moments(self, ring: Ring) -> list[Moment]:
         """The moments of a ring's features, newest first."""
-        return [self.times.moment(feature.tick) for feature in ring]
+        return [self.timetable.moment(feature.tick) for feature in ring]
 
 
 class Store:
@@ -187,7 +187,7 @@ class Store:
 
     def note_reused(self, decision: Decision, step: Step, lane: int) -> None:
         """A call was predicted with this decision: the next computed one is to correct it, if hindsight can."""
-        if self.setup.hindsight and self.setup.times.ratio(step.tick, step.tick) is not None:
+        if self.setup.hindsight and self.setup.timetable.knows_influence(step.tick):
             self.reused[lane].append(ReusedTick(step.moment, self.setup.serving[decision]))
 
     def value(self, decision: Decision, step: Step, lane: int, tensors: Tensors) -> list[Tensor]:
@@ -216,7 +216,7 @@ class Store:
 
     def parametrisation(self, tick: int) -> Parametrisation:
         """What the site's outputs at a tick are, if velocities are stored."""
-        return self.setup.times.output(tick) if self.learned.basis == "velocity" else VELOCITY
+        return self.setup.timetable.parametrisation(tick) if self.learned.basis == "velocity" else VELOCITY
 
     def moments(self, lane: int) -> list[Moment]:
         """The moments of a lane's features, newest first."""
@@ -277,8 +277,8 @@ class Store:
     ) -> list[Tensor]:
         """Computed outputs that correct the `reused` ticks before them (see `hindsight`)."""
         setup, now = self.setup, self.parametrisation(step.tick).of_velocity
-        times = setup.times
-        ratio = times.velocity_ratio if self.learned.basis == "velocity" else times.ratio
+        timetable = setup.timetable
+        ratio = timetable.velocity_ratio if self.learned.basis == "velocity" else timetable.ratio
         own, *others = hindsight_weights(reused, step.moment, self.moments(lane), ratio, setup.curve)
         past = Past(*setup.format.read(self.rings[lane], [now * weight for weight in others]))
         try:

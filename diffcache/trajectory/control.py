@@ -103,7 +103,7 @@ class ExpectedErrorControl(PlanFollower):
         prediction_error: ErrorOfPrediction,
         expected_of: ErrorOfResult,
         threshold: float,
-        in_velocities: bool = False,
+        in_velocities: bool,
     ) -> None:
         self.threshold = threshold
         self._num_ticks = num_ticks

@@ -48,7 +48,7 @@ class PlanFollower(CacheScheduler):
         followed: TrajectoryPlan,
         prediction_error: ErrorOfPrediction,
         expected_of: ErrorOfResult,
-        in_velocities: bool = False,
+        in_velocities: bool,
     ) -> None:
         self._followed = followed
         self._prediction_error = prediction_error

@@ -106,7 +106,7 @@ def planned(
     first, *others = (_Search(errors, start, is_own) for start in starts)
     plan = first.plan()
     for search in others:
-        if search.least < first.least:
+        if search.least_even < first.least_even:
             other = search.plan()
             expected, less = (errors(each.caution, each.corrects)(each.ticks) for each in (plan, other))
             plan = other if NEAR * less < expected else plan
@@ -128,29 +128,31 @@ class _Search:
         self.even, self.fixed = start.even, {0, *start.forced}
         self.is_own = is_own
         self.held = errors(HELD, False)
-        usual = errors(FOR_LONG_RUNS, True)
+        usual = errors(
+            FOR_LONG_RUNS, True
+        )  # any caution tells how long the run is, and whether it is corrected
         self.corrects = usual.largest_ratio > 0
         tried = [usual] if usual.num_ticks > LONGEST else [errors(caution, True) for caution in CAUTIONS]
         if not self.corrects:
             tried = [error for error in tried if error.caution != HELD]
         self.candidates = _each(tried, self.even)
-        self.least = min(map(_expected, self.candidates))
+        self.least_even = min(map(_expected, self.candidates))
 
     def plan(self) -> TrajectoryPlan:
         """See `planned`."""
         even, candidates, num_ticks = self.even, self.candidates, self.held.num_ticks
         if len(even) == num_ticks:
             return TrajectoryPlan(tuple(even), candidates[-1].error.caution, 0.0)
-        if not math.isfinite(self.least):
+        if not math.isfinite(self.least_even):
             raise ScheduleError(
                 "trajectory: no error can be expected with this covariance and response: measure them again, or pass the noise levels that the "
                 "pipeline was made for."
             )
         if num_ticks <= LONGEST:
             better = _searched(candidates, self.fixed, self.is_own)
-            least = min(map(_expected, better))
-            moves = len(even) >= FEWEST_MOVED or least <= self.least / MUCH
-            if moves and least <= RELIABLE:
+            least_moved = min(map(_expected, better))
+            moves = len(even) >= FEWEST_MOVED or least_moved <= self.least_even / MUCH
+            if moves and least_moved <= RELIABLE:
                 candidates = better
         least = min(map(_expected, candidates))
         equal = NEAR if self.is_own else 1 + EQUALLY_WELL * least

@@ -23,7 +23,7 @@ STRIDES = (4, 2, 1)
 """By how many ticks computed ticks are moved in search of a better plan, one after the other."""
 
 ROUNDS = 30
-"""Of changes, at most."""
+"""At most so many rounds of changes."""
 
 EXACT = 1e-9
 """Gaps that are whole but for the rounding of floating-point numbers count as whole."""

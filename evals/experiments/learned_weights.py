@@ -130,7 +130,7 @@ def _weighted(pipe: Any, weights: Weights | None) -> Iterator[None]:
     def stepped(output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any) -> Any:
         nonlocal tick, levels
         levels = levels or levels_of(noise_scheduler)
-        of_velocity, of_input = levels[tick].output
+        of_velocity, of_input = levels[tick].parametrisation
         seen = model_input(noise_scheduler, sample, timestep).double()
         given, *variance = torch.split(output, sample.shape[1], dim=1)
         if tick in weights.ticks:

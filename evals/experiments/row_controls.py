@@ -123,7 +123,7 @@ def _foreknown(known: Callable[[TokenState, TokenState], _Known]) -> Iterator[No
         plan = self._plan(asked, here)
         if plan is None:
             return (yield from forwarded(self, here))
-        true = TokenState(StoreSetup(Hold(), Format(), here.branch.setup.times), {})
+        true = TokenState(StoreSetup(Hold(), Format(), here.branch.setup.timetable), {})
         with watched(FullPass(block_paths(asked.module), plan, true, here.step.tick)):
             asked.forward(*asked.call.args, **asked.call.kwargs)
 

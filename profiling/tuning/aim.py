@@ -43,12 +43,12 @@ class Aim:
             raise ConfigError(f"speedup must be a number >= 1 and finite, not {self.speedup!r}.")
 
     @property
-    def share(self) -> float:
+    def share_of_samples(self) -> float:
         """Of the samples that must keep the quality."""
         return AT_LEAST if self.at_least is None else self.at_least
 
     def as_json(self) -> dict[str, Any]:
         """What the artifact says that it was made for."""
         if self.quality is not None:
-            return {"quality": self.quality, "at_least": self.share}
+            return {"quality": self.quality, "at_least": self.share_of_samples}
         return {"speedup": self.speedup}

@@ -34,6 +34,10 @@ ORDERS = (1, 2, 0)
 """Orders in which evenly spread ticks are extrapolated."""
 
 
+COVARIANCES, RESPONSES, PREDICTIONS = 3, 2, 2
+"""As measured and smoothed twice; the universal and the measured one; with the own and with the universal covariance."""
+
+
 @engine("trajectory")
 class TrajectoryEngine(TuningEngine):
     """What `accelerate(speedup=)` does, plans with the pipeline's own covariance and response, MeanCache's path, and evenly spread ticks.
@@ -41,8 +45,8 @@ class TrajectoryEngine(TuningEngine):
     One call suffices; up to four are averaged.
     """
 
-    proposals = 2 + len(ORDERS) + 2 * 2 * 3 + 1
-    # 2: the universal plan and MeanCache's path; 3: covariances as measured and smoothed, each with both responses and predictions; 1: the best, corrected
+    proposals = 2 + len(ORDERS) + COVARIANCES * RESPONSES * PREDICTIONS + 1
+    # 2: the universal plan and MeanCache's path; 1: the best one with its last step corrected
 
     @cached_property
     def measured(self) -> Covariance | None:
@@ -91,6 +95,7 @@ class TrajectoryEngine(TuningEngine):
             return
         handovers = self.measured.handovers
         # What large errors showed does not hold for small ones in every denoiser, so the universal response is tried too.
+        # No plan twice: `dict.fromkeys` drops the second of two equal ones, where the response could not be measured.
         plans = dict.fromkeys(product(self.covariances, (None, self.response), (OWN, UNIVERSAL)))
         for covariance, response, predicts_with in plans:
             yield TrajectoryConfig(

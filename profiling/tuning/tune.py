@@ -129,7 +129,7 @@ def tune(
         if is_first():
             claim(place / JOURNAL / PIPELINE, facts_of(pipe))
         wait()
-        ticks = frozen(pipe, parts.fit[0], EvenConfig(speedup=1)).num_ticks
+        ticks = frozen(pipe, parts.fit[0], EvenConfig(speedup=1)).num_ticks  # a full run tells
         refuse_beyond(aim.speedup or 1, ticks)
         task = Task(pipe=pipe, calls=parts.fit, ticks=ticks, folder=place / JOURNAL, sites=sites, seed=seed)
         tuner = Tuner(task, parts, engine, objective)
@@ -193,7 +193,7 @@ def _searched(tuner: Tuner, aim: Aim) -> tuple[Judged, str | None]:
     """The best proposal, and what stopped the search before its end."""
     try:
         if aim.quality is not None:
-            return tuner.for_quality(aim.quality, aim.share), None
+            return tuner.for_quality(aim.quality, aim.share_of_samples), None
         assert aim.speedup is not None
         return tuner.for_compute(1 / aim.speedup), None
     except (KeyboardInterrupt, Spent) as stop:
@@ -226,14 +226,14 @@ def _concluded(tuner: Tuner, best: Judged, stopped: str | None, aim: Aim, produc
 def _front(tuner: Tuner, producer: dict[str, Any], folder: str | Path | None) -> list[Schedule | CacheConfig]:
     """One method for each share; each in a folder of its own, and that of half the work in the folder itself."""
     made = []
-    for share in FRONT:
-        aim, tuner.best = Aim(speedup=1 / share), None
+    for compute in FRONT:
+        aim, tuner.best = Aim(speedup=1 / compute), None
         best, stopped = _searched(tuner, aim)
         found = _concluded(tuner, best, stopped, aim, producer)
         made.append(found.method)
         if folder is not None and is_first():
-            write(found, Path(folder) / f"front-{round(100 * share)}")
-            if share == 0.5:
+            write(found, Path(folder) / f"front-{round(100 * compute)}")
+            if compute == 0.5:
                 write(found, Path(folder))
         if stopped == "interrupted":
             break
@@ -243,9 +243,9 @@ def _front(tuner: Tuner, producer: dict[str, Any], folder: str | Path | None) ->
 def _work(tuner: Tuner, aim: Aim) -> tuple[int, float]:
     """About how many renders there will be, and of how many full runs they are the work."""
     choose, verify = len(tuner.parts.choose), len(tuner.parts.verify)
-    shares: tuple[float, ...] = FRONT if aim.front else (1 / (aim.speedup or 2),)
+    computes: tuple[float, ...] = FRONT if aim.front else (1 / (aim.speedup or 2),)
     if aim.quality is not None:
-        shares = (0.5,) * math.ceil(math.log2(max(tuner.ticks, 2)))
+        computes = (0.5,) * math.ceil(math.log2(max(tuner.ticks, 2)))
     fit, each = tuner.engine.fit_renders(), tuner.engine.proposals * choose + 3 * verify
-    renders = fit + choose + verify + len(shares) * each
-    return renders, fit + choose + verify + sum(share * each for share in shares)
+    renders = fit + choose + verify + len(computes) * each
+    return renders, fit + choose + verify + sum(compute * each for compute in computes)

@@ -82,22 +82,15 @@ class Tuner:
         """The full runs of the calls to choose on."""
         return FullRuns(self.task.pipe, self.parts.choose, self.measure)
 
-    def render_full_runs(self) -> None:
-        """Renders them now, so that a pipeline that does not repeat itself is refused before anything is taken for too little.
-
-        Raises:
-            ConfigError: it does not.
-        """
-        _ = self.choosing
-
     def for_compute(self, compute: float) -> Judged:
         """The best proposal for a share of the work (see `best_ranked`).
 
         Raises:
             TooLittle: the engine has none.
         """
+        find = self._deciding_in_the_run if self.engine.adaptive else self._scheduled
         try:
-            return (self._deciding_in_the_run if self.engine.adaptive else self._scheduled)(compute)
+            return find(compute)
         except TooLittle as error:
             less = "less" if error.least is None else f"at most {math.floor(100 / error.least) / 100:g}"
             raise TooLittle(
@@ -120,7 +113,7 @@ class Tuner:
             ConfigError: no reuse keeps it.
         """
         counts = range(1, self.ticks)
-        self.render_full_runs()
+        _ = self.choosing  # rendered now, so that a pipeline that does not repeat itself is refused here, and not taken for too little below
         found: dict[int, Judged] = {}
 
         def kept(count: int) -> bool:
@@ -174,7 +167,7 @@ class Tuner:
         figures["verify"] = {
             **_figures(values),
             "confidence": CONFIDENCE,
-            f"{aim.share:.0%} reach": _rounded(reached(values, aim.share)),
+            f"{aim.share_of_samples:.0%} reach": _rounded(reached(values, aim.share_of_samples)),
         }
         if aim.quality is not None:
             count, of = int((values >= aim.quality).sum()), len(values)
@@ -182,8 +175,8 @@ class Tuner:
             figures["verify"] |= {
                 "kept": count,
                 "least share that keeps it": _rounded(promised),
-                "holds": promised >= aim.share,
-                "samples that could show it": fewest(aim.share),
+                "holds": promised >= aim.share_of_samples,
+                "samples that could show it": fewest(aim.share_of_samples),
             }
         if 1 / self.ticks <= best.compute < 1:
             even = EvenConfig(speedup=1 / best.compute)
@@ -202,12 +195,14 @@ class Tuner:
         best, found = None, list[Judged]()
         for config in self.engine.propose(compute):
             one = self.judge(config)
-            if one.compute <= compute + SLACK:  # a second denoiser's first call cannot be reused
+            # One whose second denoiser computes its first call besides costs too much.
+            if one.compute <= compute + SLACK:
                 found.append(one)
                 best = self.best = self._best_of(found)
         if best is None:
             raise TooLittle(f"all that was proposed computes more than {compute:.0%} of the work.")
         corrected = self._corrected(best)
+        # It was fitted for this one schedule, so it is no choice among many: the mean decides.
         if corrected is not None and corrected.mean > best.mean:
             best = self.best = corrected
         return best
@@ -248,7 +243,8 @@ class Tuner:
             return None
         if proposals:
             corrected = self._corrected(_best_ranked(proposals))
-            proposals += [] if corrected is None else [corrected]
+            if corrected is not None:
+                proposals.append(corrected)
         keeping = [
             one
             for one in proposals

@@ -6,7 +6,7 @@ from support.flows import Plain
 
 from diffcache import accelerate, denoising_run, report
 from diffcache.engine.comparison import squares_of
-from diffcache.engine.watch import COMPARED
+from diffcache.engine.prediction_watch import COMPARED
 from diffcache.recipes.trajectory import TrajectoryConfig
 
 

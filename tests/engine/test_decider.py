@@ -30,9 +30,8 @@ class Differing(UniformConfig):
 
 def decided(config: UniformConfig, tick: int, stored: dict[str, int]) -> dict[str, Verdict]:
     """The leading branch's verdicts at a tick, by site, each of which has stored a feature at some tick."""
-    decider = Decider(
-        choices_of(config, RunFacts(denoiser_class="Net", experts=1, num_ticks=9, denoiser="net"))
-    )
+    facts = RunFacts(denoiser_class="Net", experts=1, num_ticks=9, denoiser="net")
+    decider = Decider(choices_of(config, facts), agreement=None)
     branch = Branch("0", None, StoreSetup(Hold(), Format(), Timetable(9)))
     branch.tick = tick
     for site, last in stored.items():

@@ -19,7 +19,7 @@ from diffcache.noise_schedulers.levels import levels_of
 from diffcache.noise_schedulers.step_calls import StepCall
 from diffcache.noise_schedulers.timetable import timetable_of
 from diffcache.prediction.predictors import Polynomial
-from diffcache.reports.records import Passes
+from diffcache.reports.records import TickCalls
 from diffcache.schedulers.steps import Decision
 from diffcache.store.formats import Format
 from diffcache.store.rings import StoreSetup
@@ -211,10 +211,10 @@ class Told:
         noise_scheduler.set_timesteps(8)
         levels = levels_of(noise_scheduler)
         self.noise_scheduler = noise_scheduler
-        self.times = timetable_of(noise_scheduler, None, Influence(noise_scheduler, levels))
-        self.setup = StoreSetup(Polynomial(1, "tick"), Format(), self.times, hindsight=True)
+        self.timetable = timetable_of(noise_scheduler, None, Influence(noise_scheduler, levels))
+        self.setup = StoreSetup(Polynomial(1, "tick"), Format(), self.timetable, hindsight=True)
         self.setup.streams = 1
-        self.steps = GuidedSteps(self.times, self.setup)
+        self.steps = GuidedSteps(self.timetable, self.setup)
 
     def step(self, tick: int, *decisions: Decision, names: Sequence[str] = ("cond", "uncond")) -> bool:
         """Whether a step is changed."""
@@ -222,7 +222,7 @@ class Told:
         call = StepCall(torch.full((1, 4), tick**2 / 9), time, torch.ones(1, 4), {})
         calls = tuple(("transformer", name, 1) for name in names)
         return (
-            self.steps.stepping(self.noise_scheduler, tick, call, Passes(calls, frozenset(decisions)))
+            self.steps.stepping(self.noise_scheduler, tick, call, TickCalls(calls, frozenset(decisions)))
             is not call
         )
 
@@ -253,7 +253,7 @@ def test_it_ends_for_the_rest_of_the_run(why: str) -> None:
         case "decisions differ":
             assert not told.step(2, REUSES, HOLDS)
         case "another scale":
-            told.times.guidance_changes(2)
+            told.timetable.guidance_changes(2)
         case "two outputs":
             told.setup.streams = 2
         case "another format":

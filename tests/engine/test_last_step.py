@@ -22,7 +22,7 @@ from diffcache.profiling.calibrating.corrections import with_corrections
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.schedule_fields import LAST_STEP
-from diffcache.reports.records import Passes
+from diffcache.reports.records import TickCalls
 from diffcache.reports.run_report import RunReport
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.guidance import Guidance
@@ -260,7 +260,7 @@ class Plain:
     def are_comparable(self, tick: int, later: int) -> bool:
         return True
 
-    def output(self, tick: int) -> tuple[float, float]:
+    def parametrisation(self, tick: int) -> tuple[float, float]:
         return 1.0, 0.0
 
 
@@ -273,7 +273,7 @@ def test_guidance_passes_are_the_same_at_all_steps(later: tuple[str, ...]) -> No
     scheduler.set_timesteps(2)
     sample = torch.ones(SHAPE)
     for tick, passes in enumerate([("u", "c"), later]):
-        called = Passes(tuple(("net", name, 2) for name in passes), frozenset({Decision.COMPUTE}))
+        called = TickCalls(tuple(("net", name, 2) for name in passes), frozenset({Decision.COMPUTE}))
         call = StepCall(torch.ones(SHAPE), scheduler.timesteps[tick], sample, {})
         assert correction.stepping(scheduler, tick, call, called) == call
         sample = torch.zeros(SHAPE)

@@ -22,14 +22,14 @@ from diffcache.noise_schedulers.levels import levels_of
 from diffcache.noise_schedulers.step_calls import StepCall
 from diffcache.noise_schedulers.timetable import Timetable, timetable_of
 from diffcache.prediction.predictors import Polynomial
-from diffcache.reports.records import Passes
+from diffcache.reports.records import TickCalls
 from diffcache.schedulers.steps import Decision
 from diffcache.store.formats import format_of
 from diffcache.store.rings import StoreSetup
 
 STEPS = 12
 COMPUTED = (0, 1, 2, 5, 8)
-COMPUTES, REUSES = (Passes((), frozenset({decision})) for decision in (Decision.COMPUTE, Decision.PREDICT))
+COMPUTES, REUSES = (TickCalls((), frozenset({decision})) for decision in (Decision.COMPUTE, Decision.PREDICT))
 
 
 class Loop:
@@ -41,17 +41,17 @@ class Loop:
         noise_scheduler.set_timesteps(STEPS)
         self.noise_scheduler, self.computed, self.bends = noise_scheduler, computed, bends
         influence = Influence(noise_scheduler, levels_of(noise_scheduler))
-        self.times: Timetable = timetable_of(noise_scheduler, None, influence)
-        setup = StoreSetup(Polynomial(2, "angle"), format_of(None), self.times, hindsight=True)
-        self.retracing = Retracing(self.times, setup)
+        self.timetable: Timetable = timetable_of(noise_scheduler, None, influence)
+        setup = StoreSetup(Polynomial(2, "angle"), format_of(None), self.timetable, hindsight=True)
+        self.retracing = Retracing(self.timetable, setup)
         self.sample = torch.linspace(-2, 2, 8).reshape(1, 1, 2, 4) * noise_scheduler.init_noise_sigma
         self.tick = 0
 
     def call(self) -> StepCall:
         time = self.noise_scheduler.timesteps[self.tick]
         angle, (of_velocity, of_input) = (
-            self.times.moment(self.tick).angle or 0.0,
-            self.times.output(self.tick),
+            self.timetable.moment(self.tick).angle or 0.0,
+            self.timetable.parametrisation(self.tick),
         )
         velocity = torch.linspace(-3, 4, 8).reshape(1, 1, 2, 4) * (
             0.5 + self.bends * (angle - 0.4 * angle**2)
@@ -153,7 +153,7 @@ def test_samples_of_reused_ticks_are_not_kept() -> None:
 
 def test_outputs_from_before_another_guidance_are_not_compared() -> None:
     reusing = Loop(DDIMScheduler(), COMPUTED).until(5)
-    reusing.times.guidance_changes(4)
+    reusing.timetable.guidance_changes(4)
     given, made = reusing.step()
     assert made is given
 

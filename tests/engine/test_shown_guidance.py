@@ -108,10 +108,12 @@ def watch_of(
     is_conditional_first: bool = False,
 ) -> GuidanceWatch:
     """Of a run of which so much is told, and whose denoiser returns this at its first tick."""
-    times = SimpleNamespace(output=lambda tick: output, moment=lambda tick: Moment(tick, turned=turned))
+    timetable = SimpleNamespace(
+        parametrisation=lambda tick: output, moment=lambda tick: Moment(tick, turned=turned)
+    )
     engine = SimpleNamespace(
         returned=ReturnedOutputs(),
-        progress=SimpleNamespace(shows_steps=True, tick=0, timetable=times),
+        progress=SimpleNamespace(shows_steps=True, tick=0, timetable=timetable),
         decider=SimpleNamespace(observer=NOBODY),
     )
     return GuidanceWatch(

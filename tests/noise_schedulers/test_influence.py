@@ -140,7 +140,7 @@ def test_a_velocity_moves_the_input_as_the_angle_turns(name: str) -> None:
     found = Influence(noise_scheduler, levels).run(0, len(levels))
     for tick, (level, after) in enumerate(pairwise(levels)):
         turn = (after.angle or 0.0) - (level.angle or 0.0)
-        assert found[tick + 1][tick] * level.output.of_velocity * turn > 0, tick
+        assert found[tick + 1][tick] * level.parametrisation.of_velocity * turn > 0, tick
 
 
 def test_the_result_is_measured_in_the_standard_deviation_of_clean_samples() -> None:

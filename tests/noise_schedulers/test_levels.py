@@ -61,7 +61,10 @@ def test_outputs_that_follow_from_one_velocity_lead_to_one_result(name: str, pre
         )
         sample = torch.full((1, 1, 2, 2), 0.3, dtype=torch.float64)
         for level, time in zip(levels_of(noise_scheduler), noise_scheduler.timesteps, strict=True):
-            output = level.output.of_velocity * torch.full_like(sample, 0.2) + level.output.of_input * sample
+            output = (
+                level.parametrisation.of_velocity * torch.full_like(sample, 0.2)
+                + level.parametrisation.of_input * sample
+            )
             sample = noise_scheduler.step(output, time, sample)[0]
         return sample
 
@@ -78,7 +81,7 @@ def test_the_velocity_is_noise_less_clean_sample_whatever_is_predicted(predictio
             "sample": clean,
             "v_prediction": noise_scheduler.get_velocity(clean, noise, time),
         }[prediction]
-        of_velocity, of_input = level.output
+        of_velocity, of_input = level.parametrisation
         made_of_it = of_velocity * (noise - clean) + of_input * noise_scheduler.add_noise(clean, noise, time)
         torch.testing.assert_close(made_of_it, predicted, rtol=1e-5, atol=1e-5)
 
@@ -98,7 +101,7 @@ def test_with_zero_terminal_snr_the_run_begins_at_a_right_angle() -> None:
 
 def test_no_output_is_divided_by_nothing() -> None:
     noise_scheduler = made("DDIMScheduler", rescale_betas_zero_snr=True, timestep_spacing="trailing")
-    assert levels_of(noise_scheduler)[0].output.of_velocity == SMALLEST
+    assert levels_of(noise_scheduler)[0].parametrisation.of_velocity == SMALLEST
 
 
 def test_inverted_sigmas_are_shares_of_signal_and_outputs_are_negative_velocities() -> None:
@@ -110,7 +113,7 @@ def test_inverted_sigmas_are_shares_of_signal_and_outputs_are_negative_velocitie
     for level, other in zip(levels_of(plain), levels_of(mirrored), strict=True):
         assert other.sigma == pytest.approx(1 - (level.sigma or 0), abs=1e-6)
         assert (other.angle, other.turned) == pytest.approx((level.angle, level.turned), abs=1e-6)
-        assert other.output == level.output._replace(of_velocity=-1.0)
+        assert other.parametrisation == level.parametrisation._replace(of_velocity=-1.0)
 
 
 @pytest.mark.parametrize("name", ["EDMEulerScheduler", "EDMDPMSolverMultistepScheduler"])
@@ -122,7 +125,7 @@ def test_inside_edms_preconditioning_the_output_has_the_sign_that_the_noise_sche
     noise_scheduler = made(name, prediction_type=prediction, sigma_data=0.5)
     sample = torch.zeros(1, 1, 1, 1)
     for level, sigma in zip(levels_of(noise_scheduler), noise_scheduler.sigmas, strict=False):
-        output = level.output.of_velocity * torch.ones(1, 1, 1, 1)
+        output = level.parametrisation.of_velocity * torch.ones(1, 1, 1, 1)
         clean = noise_scheduler.precondition_outputs(sample, output, sigma)
         assert level.angle is not None
         share_of_noise = 1 / (1 + 1 / math.tan(level.angle))
@@ -165,7 +168,7 @@ def test_a_loop_without_noise_scheduler_has_the_levels_that_it_is_given() -> Non
     assert flow == [Level(0.5, math.pi / 4, turned=math.pi / 4, is_flow=True)]
     most = math.atan(1.5)
     assert diffusion == [Level(1.5, most, turned=0.0), Level(1.0, math.pi / 4, turned=most - math.pi / 4)]
-    assert all(level.output == VELOCITY for level in flow + diffusion)
+    assert all(level.parametrisation == VELOCITY for level in flow + diffusion)
 
 
 def test_a_loops_own_noise_levels_stand_in_for_the_noise_schedulers() -> None:
@@ -173,4 +176,4 @@ def test_a_loops_own_noise_levels_stand_in_for_the_noise_schedulers() -> None:
     known, given = levels_of(noise_scheduler), [float(9 - i) for i in range(STEPS)]
     levels = levels_of_loop(noise_scheduler, given)
     assert [level.sigma for level in levels] == given
-    assert [level.output for level in levels] == [level.output for level in known]
+    assert [level.parametrisation for level in levels] == [level.parametrisation for level in known]

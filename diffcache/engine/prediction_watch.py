@@ -1,4 +1,4 @@
-"""The watch: compares, at every computed tick, what would have been predicted with what was computed."""
+"""Compares, at every computed tick, what would have been predicted with what was computed."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,7 +13,7 @@ COMPARED = (Decision.PREDICT, Decision.HOLD)
 OFF_BOUND = "the last prediction was off by more than the bound"
 
 
-class Watch:
+class PredictionWatch:
     """Tells when a predictor does worse than holding, and when both are off by too much.
 
     It compares both with the truth at each computed tick, and goes by that until the next one. That costs one small
