@@ -183,6 +183,11 @@ class CacheConfig(MethodConfig):
         return format_of(self.cache_dtype, HostMemory() if away else None)
 
     @property
+    def needs_influence(self) -> bool:
+        """Whether the noise scheduler's steps are measured before a run (`RunFacts.influence`), which takes some milliseconds."""
+        return bool(self.hindsight)
+
+    @property
     def own_hindsight(self) -> bool | None:
         """What `hindsight` becomes where it is left open; None to leave it open."""
         return False

@@ -25,6 +25,9 @@ NOT_CALLED = "."
 GUIDANCE_SCALE = "guidance_scale"
 """Key in `Schedule.predictor`: the scale of guidance of the recorded run. It is left out where that is unknown."""
 
+GUIDANCE_OPTIONS = "guidance_options"
+"""Key in `Schedule.predictor`: the options of the recorded call that say how it guides (see `Guidance.options`)."""
+
 INFLUENCE = "influence"
 """Key in `Schedule.predictor`: how far each tick's velocity changed the result (see `RunFacts.on_result`)."""
 
@@ -190,7 +193,16 @@ class Schedule:
             for site, rows in self.table.items()
         }
         levels = None if sigmas is None else tuple(sigmas)
-        return replace(self, table=table, sigmas=levels, corrections={}, fitted_with=None, measured={})
+        predictor = {name: value for name, value in self.predictor.items() if name != INFLUENCE}
+        return replace(
+            self,
+            table=table,
+            sigmas=levels,
+            predictor=predictor,
+            corrections={},
+            fitted_with=None,
+            measured={},
+        )
 
     def diff(self, other: "Schedule") -> str:
         """The fields that differ in another schedule, one in each line; empty where none does."""

@@ -21,6 +21,7 @@ from diffcache.schedulers.artifact import (
     tell_of,
 )
 from diffcache.schedulers.errors import ScheduleError
+from diffcache.schedulers.whole_files import written_whole
 
 T = TypeVar("T")
 
@@ -53,12 +54,15 @@ def as_json(schedule: Any) -> dict[str, Any]:
 
 
 def save(schedule: Any, folder: Path) -> Path:
-    """Writes a schedule into a folder, and returns that."""
+    """Writes a schedule into a folder, and returns that. If it cannot be written, what was there stays."""
     folder.mkdir(parents=True, exist_ok=True)
     tell_of(CONFIG_NAME, folder)
-    (folder / JSON_NAME).write_text(json_text(as_json(schedule)))
-    if schedule.corrections:
-        save_file({name: t.contiguous() for name, t in schedule.corrections.items()}, folder / TENSORS_NAME)
+    tensors = {name: tensor.contiguous() for name, tensor in schedule.corrections.items()}
+    with written_whole(folder / JSON_NAME) as text, written_whole(folder / TENSORS_NAME) as values:
+        text.write_text(json_text(as_json(schedule)))
+        save_file(tensors, values)
+    if not tensors:
+        (folder / TENSORS_NAME).unlink()
     return folder
 
 

@@ -10,7 +10,7 @@ from diffcache.evals.evaluation.evaluate import RESULT
 from diffcache.method_config import MethodConfig
 from diffcache.profiling.recording.recording import JSON_NAME as RECORDING
 from diffcache.profiling.recording.recording import Recording
-from diffcache.profiling.tuning.artifact import TUNE, missed, unit_of
+from diffcache.profiling.tuning.artifact import TUNE, figures_in, missed, unit_of
 from diffcache.profiling.tuning.plain_steps import EVEN, FEWER, better_without
 from diffcache.schedulers.artifact import CONFIG_NAME, JSON_NAME
 from diffcache.schedulers.errors import ScheduleError
@@ -58,8 +58,9 @@ def _config(folder: Path) -> str:
 
 
 def _tuned(folder: Path) -> str:
-    data = json.loads((folder / TUNE).read_text())
-    made, measured = dict(data["producer"]), dict(data["measured"])
+    said = figures_in(folder)
+    made, measured = dict(said("producer", dict)), dict(said("measured", dict))
+    said("measured.compute_fraction", float)
     made.pop("proposal", None)
     lines = [f"tuned: {_said(made)}", f"  compute: {measured['compute_fraction']:.1%} of the full run's work"]
     unit = unit_of(made)

@@ -27,7 +27,7 @@ from diffcache.host.parallel import Agreement
 from diffcache.host.rows import BatchedGuidance
 from diffcache.reports.records import Done, RunRecord
 from diffcache.schedulers.errors import ConfigError
-from diffcache.schedulers.schedule import GUIDANCE_SCALE, INFLUENCE
+from diffcache.schedulers.schedule import GUIDANCE_OPTIONS, GUIDANCE_SCALE, INFLUENCE
 from diffcache.schedulers.steps import Decision, Verdict
 from diffcache.store.formats import Format
 from diffcache.store.rings import StoreSetup
@@ -204,6 +204,7 @@ class Engine:
             **({"hindsight": True} if choices.hindsight else {}),
             **({} if choices.guidance_rule is None else {"guidance": choices.guidance_rule.describe()}),
             **({} if (scale := choices.facts.guidance.scale) is None else {GUIDANCE_SCALE: scale}),
+            **({} if not (options := choices.facts.guidance.options) else {GUIDANCE_OPTIONS: dict(options)}),
             **({} if (on_result := choices.facts.on_result) is None else {INFLUENCE: on_result}),
         }
 

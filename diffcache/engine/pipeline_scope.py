@@ -61,6 +61,9 @@ class PipelineScope(Scope):
         self.active = self.noise_schedulers[0] if noise_schedulers else None
         self._knows_its_loop = not noise_schedulers
         self._last_index: int | None = None
+        self._nominal_sigmas: list[float] | None = (
+            None  # of the loop, before the method gave it other noise levels
+        )
         self._scales_seen: dict[str, float] = {}
         self._replaced: list[int] = []  # ticks of this run before which callbacks have replaced the latents
         self._forgotten: list[int] = []  # those of them at which everything was forgotten
@@ -84,6 +87,7 @@ class PipelineScope(Scope):
         levels = self.config.respaced(nominal) if self.config is not None and nominal is not None else None
         if levels is not None:
             respace(noise_scheduler, levels)
+        self._nominal_sigmas = None if levels is None else nominal
         self._look_at(noise_scheduler)
         if self.run is not None and (self.run.tick or self.run.progress.called):
             self.end_run()
@@ -173,6 +177,7 @@ class PipelineScope(Scope):
         ticks = getattr(self.pipeline, "num_timesteps", None)
         end = self._arguments.get("denoising_end")
         run = self.begin_run(timetable_of(self.active, ticks, self.influence, end), hand_written=False)
+        run.record.nominal_sigmas = self._nominal_sigmas
         run.progress.unsure = not self._knows_its_loop
         return run
 

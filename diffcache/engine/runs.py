@@ -1,13 +1,10 @@
 """Runs: one denoising loop, and everything cached that belongs to it."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any
-
-from torch import nn
 
 from diffcache.config import CPU, CacheConfig, RunFacts
 from diffcache.discovery.units import block_counts
@@ -17,16 +14,13 @@ from diffcache.engine.engine import Engine
 from diffcache.engine.guidance_watch import GuidanceWatch
 from diffcache.engine.progress import Progress
 from diffcache.engine.scales_seen import ScalesSeen
+from diffcache.engine.served import Served
 from diffcache.engine.step_correction import StepCorrection
 from diffcache.host.call import Call
-from diffcache.host.compiled import uncompiled
 from diffcache.host.components import is_control_network
-from diffcache.host.conventions import UNCONDITIONAL_DENOISER
 from diffcache.host.identity import model_of
-from diffcache.host.network_facts import NetworkFacts
 from diffcache.host.parallel import agreement_of
 from diffcache.host.rows import conditional_first
-from diffcache.host.signature import Signature, signature_of
 from diffcache.noise_schedulers.quirks import noise_option
 from diffcache.noise_schedulers.step_calls import StepCall, step_call_of
 from diffcache.noise_schedulers.timetable import Timetable
@@ -36,44 +30,6 @@ from diffcache.schedulers.guidance import Guidance
 UNNAMED = "no noise scheduler is known: name it, denoising_run(..., noise_scheduler=)"
 
 MakeEngine = Callable[..., Engine]
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """A denoiser that a scope serves.
-
-    Attributes:
-        module: the denoiser, uncompiled.
-        name: in the report.
-        experts: how many denoisers of its class take turns in the target. One for the unconditional pass (Ideogram 4) does not count.
-        signature: of its forward.
-        network: what is known of its modules and parameters.
-    """
-
-    module: nn.Module
-    name: str
-    experts: int
-    signature: Signature
-    network: NetworkFacts
-
-
-def served_by_identity(
-    denoisers: Mapping[str, nn.Module], facts: Mapping[str, NetworkFacts]
-) -> dict[int, Served]:
-    """Denoisers, compiled or not, by identity, and by that of the modules that `torch.compile` has wrapped around them.
-
-    `facts` are those of the denoisers, under the same names.
-    """
-    plain = {name: uncompiled(module) for name, module in denoisers.items()}
-    experts = Counter(
-        type(module).__name__ for name, module in plain.items() if not name.startswith(UNCONDITIONAL_DENOISER)
-    )
-    served = {}
-    for name, module in plain.items():
-        count = max(experts[type(module).__name__], 1)
-        one = Served(module, name, count, signature_of(module), facts[name])
-        served[id(module)] = served[id(denoisers[name])] = one
-    return served
 
 
 class Run:
@@ -111,7 +67,7 @@ class Run:
         self._guidance, self._decodes = guidance, decodes
         self._guidance_watch: GuidanceWatch | None = None
         self.scales_seen = ScalesSeen()
-        self._lacks_influence = False
+        self._wants_hindsight = False
         self._step_correctors: list[Engine] = []  # engines that correct in the noise scheduler's steps
         self._note_length()
 
@@ -146,7 +102,7 @@ class Run:
             # Denoisers that take turns: no correction in the steps knows all of them, so each pass is corrected by itself from here on.
             for correction in chain.from_iterable(one.step_corrections for one in self._step_correctors):
                 correction.forget()
-        self._lacks_influence |= engine.setup.hindsight and self.timetable.influence is None
+        self._wants_hindsight |= engine.setup.hindsight
         self.engines[id(served.module)] = engine
         return engine
 
@@ -228,7 +184,9 @@ class Run:
 
     def _obstacle_of_hindsight(self) -> str | None:
         """Why reused ticks were not corrected."""
-        if self._lacks_influence and self.record.observed:
+        if not self._wants_hindsight:
+            return None
+        if self.timetable.influence is None and self.record.observed:
             return UNNAMED
         told = [correction for correction in self._step_corrections if correction.has_seen_steps]
         if told and self.record.fresh_noise is None:

@@ -13,7 +13,8 @@ from torch import nn
 from diffcache.config import CacheConfig
 from diffcache.engine.engine import Engine
 from diffcache.engine.execution import Invocation
-from diffcache.engine.runs import MakeEngine, Run, Served, served_by_identity
+from diffcache.engine.runs import MakeEngine, Run
+from diffcache.engine.served import Served, served_by_identity
 from diffcache.host.call import Call
 from diffcache.host.compiled import uncompiled
 from diffcache.host.network_facts import NetworkFacts, facts_of_networks
@@ -229,7 +230,7 @@ class Scope:
         """Sets `influence` and `fresh_noise` before a loop begins over its timesteps. Each is None where it is unknown, or not needed."""
         if noise_scheduler is None or self.config is None:
             return
-        if self.config.hindsight:
+        if self.config.needs_influence:
             self.influence = Influence(noise_scheduler, levels_of(noise_scheduler))
             noisy = self.influence.adds_noise
         else:

@@ -57,8 +57,14 @@ def guidance_in(pipeline: Any, call: Mapping[str, Any]) -> Guidance:
         pipeline: whose `__call__` says what is left open.
         call: its arguments by name.
     """
-    is_rescaled = bool(_given(pipeline, call).get(RESCALED))
-    return Guidance(guidance_scale_of(pipeline, call), norm_kept_along(pipeline, call), is_rescaled)
+    given = _given(pipeline, call)
+    options = {name: float(value) for name, value in given.items() if _says_how(name, value)}
+    return Guidance(
+        guidance_scale_of(pipeline, call),
+        norm_kept_along(pipeline, call),
+        bool(given.get(RESCALED)),
+        options=tuple(sorted(options.items())),
+    )
 
 
 def norm_kept_along(pipeline: Any, call: Mapping[str, Any]) -> int | None:
@@ -120,8 +126,9 @@ def kept_scales_of(pipeline: Any) -> dict[str, float]:
     """The scales of guidance that a pipeline or its guider keeps during a call, by attribute; they may change between steps."""
     guider = getattr(pipeline, "guider", None)
     kept = {**vars(pipeline), **getattr(guider, "__dict__", {})}
-    return {
-        name: float(value)
-        for name, value in kept.items()
-        if ("guidance" in name or "cfg" in name) and isinstance(value, (bool, int, float))
-    }
+    return {name: float(value) for name, value in kept.items() if _says_how(name, value)}
+
+
+def _says_how(name: str, value: object) -> bool:
+    """Whether an argument or attribute of this name is a number that says how a pipeline guides."""
+    return ("guidance" in name or "cfg" in name) and isinstance(value, (bool, int, float))

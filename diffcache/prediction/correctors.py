@@ -81,6 +81,23 @@ def coefficient_name(site: str, branch: str, stream: int, kind: str) -> str:
     return "/".join([site, branch, *([str(stream)] if stream else []), kind])
 
 
+def denoiser_of(name: str) -> str:
+    """Whose outputs a coefficient of this name corrects."""
+    return name.split("/")[0].split(".")[0]
+
+
+def repairs_among(coefficients: Mapping[str, Tensor], denoiser: str) -> dict[str, Repair]:
+    """The gain and the shift of each quantised layer of a denoiser, by the layer's name inside it."""
+    layers = {name.split("/")[0] for name in coefficients if f"/{WEIGHTS}/" in name}
+    return {
+        layer.removeprefix(f"{denoiser}."): (
+            coefficients[coefficient_name(layer, WEIGHTS, 0, GAIN)],
+            coefficients[coefficient_name(layer, WEIGHTS, 0, SHIFT)],
+        )
+        for layer in sorted(layers)
+    }
+
+
 def channel_dim(tensor: Tensor) -> int:
     """The dimension of the channels: the last one of [batch, tokens, channels], the second one of larger tensors."""
     return tensor.ndim - 1 if tensor.ndim <= 3 else 1

@@ -19,7 +19,7 @@ from diffcache.prediction.predictors import (
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.numbers_given import is_number
 from diffcache.trajectory import process
-from diffcache.trajectory.transfer import Measurement, are_angles
+from diffcache.trajectory.transfer import OWN, UNIVERSAL, Measurement, are_angles
 
 
 def predictor_from(description: Mapping[str, Any]) -> Predictor:
@@ -87,6 +87,7 @@ def _is_measured(description: Mapping[str, Any], ticks: int) -> bool:
         and _are_numbers(known)
         and are_angles([*angles, *known])
         and (amplification is None or (is_number(amplification) and amplification >= 1))
+        and description.get("predicts_with", OWN) in (OWN, UNIVERSAL)
     )
 
 
@@ -96,7 +97,8 @@ def _measured(description: Mapping[str, Any]) -> Measurement | None:
     if angles is None:
         return None
     parts = None if response is None else np.array(response, dtype=float)
-    return Measurement(tuple(angles), parts, description.get("pure_noise"), description.get("amplification"))
+    amplification, predicts_with = description.get("amplification"), description.get("predicts_with", OWN)
+    return Measurement(tuple(angles), parts, description.get("pure_noise"), amplification, predicts_with)
 
 
 def _are_numbers(values: list[Any]) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from diffcache.config import RunFacts
-from diffcache.schedulers.schedule import GUIDANCE_SCALE, INFLUENCE, Schedule
+from diffcache.schedulers.schedule import GUIDANCE_OPTIONS, GUIDANCE_SCALE, INFLUENCE, Schedule
 
 SCALE_TOLERANCE = 0.11
 """Scales of guidance that differ by less than this are the same. What a loop's steps show of its scale is rounded to a tenth."""
@@ -41,11 +41,16 @@ def difference(made: Schedule, run: RunFacts, respaced: Callable[[], Tensor | No
 
 
 def other_guidance(made: Schedule, run: RunFacts) -> str | None:
-    """What the report says where a schedule was made with another scale of guidance: the error that was measured is of that one."""
+    """What the report says where a schedule was made with another scale of guidance, or other options of it: the error that was measured is of those."""
     scale, here = made.predictor.get(GUIDANCE_SCALE), run.guidance.scale
-    if scale is None or here is None or abs(scale - here) <= SCALE_TOLERANCE:
+    if scale is not None and here is not None and abs(scale - here) > SCALE_TOLERANCE:
+        return f"the schedule was made with a guidance scale of {scale:g}, and this run has {here:g}: tune one for this scale, or compare the result"
+    then, now = made.predictor.get(GUIDANCE_OPTIONS, {}), dict(run.guidance.options)
+    others = [name for name in {**then, **now} if then.get(name) != now.get(name)] if then and now else []
+    if not others:
         return None
-    return f"the schedule was made with a guidance scale of {scale:g}, and this run has {here:g}: tune one for this scale, or compare the result"
+    name = others[0]
+    return f"the schedule was made with {name}={then.get(name)}, and this run has {now.get(name)}: tune one for this, or compare the result"
 
 
 def other_steps(made: Schedule, run: RunFacts) -> str | None:
@@ -56,6 +61,19 @@ def other_steps(made: Schedule, run: RunFacts) -> str | None:
     if run.num_ticks != made.num_ticks or (now is not None and _are_alike(then, now)):
         return None
     return f"the schedule was made with other options of {run.noise_scheduler}: tune one for these, or compare the result"
+
+
+def other_weights(made: Schedule, run: RunFacts) -> str | None:
+    """What the report says where a schedule was made with weights in another format: the error that was measured is of those."""
+    then, now = made.quantization.get(run.denoiser), run.quantization
+    if then == now or run.denoiser not in made.models:
+        return None
+    return f"the schedule was made with {weights_in(then)}, and these are {weights_in(now)}: tune one for these, or compare the result"
+
+
+def weights_in(quantization: str | None) -> str:
+    """How a sentence names weights of a format; None: they are not quantised."""
+    return "plain weights" if quantization is None else f"weights in {quantization}"
 
 
 def same_levels(a: Sequence[float], b: Sequence[float]) -> bool:

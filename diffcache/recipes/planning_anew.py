@@ -7,7 +7,7 @@ from diffcache.schedulers.schedule import Schedule
 
 
 def planning_anew(schedule: Schedule, ticks: int, hindsight: bool | None = None) -> TrajectoryConfig | None:
-    """The method `trajectory` at a schedule's speed-up, with the covariance and the response that it was planned with.
+    """The method `trajectory` at a schedule's speed-up, with the covariance and the response that it was planned with, and the predictions that it has.
 
     Args:
         schedule: of one denoiser.
@@ -20,13 +20,14 @@ def planning_anew(schedule: Schedule, ticks: int, hindsight: bool | None = None)
     predictor = predictor_from(schedule.predictor)
     if not isinstance(predictor, Conditional) or predictor.measured is None:
         return None
-    angles, response, pure_noise, amplification = predictor.measured
+    measured = predictor.measured
     return TrajectoryConfig(
         speedup=min(schedule.num_ticks / max(len(schedule.computed_ticks), 1), ticks),
         covariance=predictor.covariance.tolist(),
-        response=None if response is None else response.tolist(),
-        angles=angles,
-        pure_noise=pure_noise,
-        amplification=amplification,
+        response=None if measured.response is None else measured.response.tolist(),
+        angles=measured.angles,
+        pure_noise=measured.pure_noise,
+        amplification=measured.amplification,
+        predicts_with=measured.predicts_with,
         hindsight=hindsight,
     )

@@ -11,10 +11,17 @@ from torch import Tensor, nn
 
 from diffcache.config import GUIDANCE, Boost, CacheConfig, GuidanceRule, RunFacts
 from diffcache.host.identity import refuse_others
-from diffcache.prediction.correctors import GAIN, SHIFT, WEIGHTS, Affine, Corrector, Repair, coefficient_name
+from diffcache.prediction.correctors import WEIGHTS, Affine, Corrector, Repair, denoiser_of, repairs_among
 from diffcache.prediction.descriptions import predictor_from
 from diffcache.prediction.predictors import Predictor
-from diffcache.recipes.other_runs import difference, other_guidance, other_steps, same_levels
+from diffcache.recipes.other_runs import (
+    difference,
+    other_guidance,
+    other_steps,
+    other_weights,
+    same_levels,
+    weights_in,
+)
 from diffcache.recipes.planning_anew import planning_anew
 from diffcache.recipes.schedule_fields import LAST_STEP, RESPACED, check_fields
 from diffcache.recipes.schedule_sites import check_sites, sites_of
@@ -22,7 +29,7 @@ from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.base import CacheScheduler
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.moments import angles_of
-from diffcache.schedulers.schedule import GUIDANCE_SCALE, NOT_CALLED, Schedule
+from diffcache.schedulers.schedule import EXPECTED_ERROR, GUIDANCE_SCALE, INFLUENCE, NOT_CALLED, Schedule
 from diffcache.schedulers.table import Table
 from diffcache.store.formats import DTYPES
 from diffcache.store.streams import Basis
@@ -69,6 +76,11 @@ class ReplayConfig(CacheConfig):
     def own_hindsight(self) -> bool:
         """A new plan may correct where the schedule itself does not; `corrects` tells the two apart."""
         return self._recorded_hindsight or self._can_plan_anew
+
+    @property
+    def needs_influence(self) -> bool:
+        """The last step was fitted to runs with certain steps of the noise scheduler."""
+        return super().needs_influence or LAST_STEP in self.schedule.corrections
 
     @property
     def _recorded_hindsight(self) -> bool:
@@ -163,6 +175,8 @@ class ReplayConfig(CacheConfig):
         remarks, anew = [other_guidance(self.schedule, run)], self._anew(run)
         if anew is None and remarks[0] is None:  # where samples are clipped, guidance changes steps, too
             remarks += [self._other_steps(run)]
+        if anew is None and EXPECTED_ERROR in self.schedule.measured:
+            remarks += [other_weights(self.schedule, run)]
         if anew is not None:
             remarks += [f"the schedule was planned anew for {run.num_ticks} ticks"]
             if remarks[0] is None:
@@ -186,18 +200,13 @@ class ReplayConfig(CacheConfig):
         applied = dict(self._affine(run.denoiser, run.quantization))
         if self.last_step(run) is not None:
             applied[LAST_STEP] = self._corrections[LAST_STEP]
+        levels = self._corrections.get(RESPACED)
+        if levels is not None and self.respace and run.sigmas and same_levels(run.sigmas, levels.tolist()):
+            applied[RESPACED] = levels
         return applied
 
     def repairs(self, site: str, quantization: str | None) -> Mapping[str, Repair]:
-        mine = self._affine(site, quantization)
-        layers = {name.split("/")[0] for name in mine if f"/{WEIGHTS}/" in name}
-        return {
-            layer.removeprefix(f"{site}."): (
-                mine[coefficient_name(layer, WEIGHTS, 0, GAIN)],
-                mine[coefficient_name(layer, WEIGHTS, 0, SHIFT)],
-            )
-            for layer in sorted(layers)
-        }
+        return repairs_among(self._affine(site, quantization), site)
 
     def respaced(self, sigmas: list[float]) -> list[float] | None:
         levels = self._corrections.get(RESPACED)
@@ -222,12 +231,12 @@ class ReplayConfig(CacheConfig):
 
     def _affine(self, site: str, quantization: str | None) -> Mapping[str, Tensor]:
         """The affine corrections of a denoiser, unless they were fitted on other weights."""
-        mine = {n: t for n, t in self._corrections.items() if _denoiser_of(n) == site}
+        mine = {n: t for n, t in self._corrections.items() if denoiser_of(n) == site}
         made = self.schedule.quantization.get(site)
         if not self.rectify or not mine or made == quantization:
             return mine if self.rectify else {}
         warnings.warn(
-            f"the schedule's corrections were fitted on {_weights(made)}, and these are {_weights(quantization)}: they are "
+            f"the schedule's corrections were fitted on {weights_in(made)}, and these are {weights_in(quantization)}: they are "
             "dropped; quantise as it was calibrated (quantize=), or calibrate anew.",
             stacklevel=2,
         )
@@ -258,39 +267,33 @@ class ReplayConfig(CacheConfig):
         return self.schedule.resampled(run.num_ticks, run.sigmas)
 
     def _is_as_measured(self, run: RunFacts) -> bool:
-        """Whether the measured error holds for a run: it has the recorded guidance and steps, no added noise, and hindsight as recorded."""
-        is_corrected_alike = self.corrects(run) == self._recorded_hindsight
-        others = other_guidance(self.schedule, run) or self._other_steps(run)
-        return others is None and not run.adds_noise and is_corrected_alike
+        """Whether the measured error holds for a run: it has the recorded guidance, weight format and steps, no added noise, and hindsight as recorded."""
+        corrects = self.corrects(run) and (
+            INFLUENCE not in self.schedule.predictor or run.on_result is not None
+        )
+        others = (
+            other_guidance(self.schedule, run) or other_weights(self.schedule, run) or self._other_steps(run)
+        )
+        return others is None and not run.adds_noise and corrects == self._recorded_hindsight
 
     def _other_steps(self, run: RunFacts) -> str | None:
-        """See `other_steps`. What steps do is only measured where they are corrected."""
-        return other_steps(self.schedule, run) if self.hindsight else None
+        """See `other_steps`."""
+        return other_steps(self.schedule, run) if self.needs_influence else None
 
     def _applies_all(self, run: RunFacts) -> bool:
         """Whether a run has all corrections that its errors were measured with, of its denoiser."""
         mine = {
             name
             for name in self.schedule.corrections
-            if name == LAST_STEP or _denoiser_of(name) == run.denoiser
+            if name == LAST_STEP or denoiser_of(name) == run.denoiser
         }
         return mine <= {*self.corrections(run)}
 
     def _is_as_fitted(self, run: RunFacts) -> bool:
-        """Whether the last step's weights fit a run: the measured error holds for it, and it has the recorded ticks and weight format."""
-        made = self.schedule.quantization.get(run.denoiser)
-        return self._is_as_measured(run) and made == run.quantization and self._difference(run) is None
+        """Whether the last step's weights fit a run: the measured error holds for it, and it has the recorded ticks."""
+        return self._is_as_measured(run) and self._difference(run) is None
 
     def _difference(self, run: RunFacts) -> str | None:
         return difference(
             self.schedule, run, lambda: self._corrections.get(RESPACED) if self.respace else None
         )
-
-
-def _denoiser_of(name: str) -> str:
-    """Whose outputs an affine coefficient of this name corrects (see `coefficient_name`)."""
-    return name.split("/")[0].split(".")[0]
-
-
-def _weights(quantization: str | None) -> str:
-    return "plain weights" if quantization is None else f"weights in {quantization}"

@@ -10,9 +10,10 @@ from diffcache.prediction.hindsight import LARGEST_RATIO
 from diffcache.recipes.budgeted import evenly
 from diffcache.schedulers.guards import Guards
 from diffcache.schedulers.moments import Moment
-from diffcache.trajectory.known import OWN, Course, ErrorModelFor, Known
+from diffcache.trajectory.known import Course, ErrorModelFor, Known
 from diffcache.trajectory.plan import HELD, LONGEST_MOVED, Start, TrajectoryPlan, planned
 from diffcache.trajectory.search import through
+from diffcache.trajectory.transfer import OWN
 
 
 def course_of(run: RunFacts, amplification: float | None = None) -> Course:

@@ -8,7 +8,7 @@ from diffcache.config import GUIDANCE
 from diffcache.prediction.descriptions import predictor_from
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.numbers_given import is_number
-from diffcache.schedulers.schedule import GUIDANCE_SCALE, Schedule
+from diffcache.schedulers.schedule import GUIDANCE_OPTIONS, GUIDANCE_SCALE, INFLUENCE, Schedule
 from diffcache.store.streams import Basis
 
 RESPACED = "sigmas"
@@ -37,6 +37,12 @@ def check_fields(schedule: Schedule) -> None:
     scale = predictor.get(GUIDANCE_SCALE)
     if scale is not None and not is_number(scale):
         raise ScheduleError(f"predictor.{GUIDANCE_SCALE}: must be a finite number, not {scale!r}.")
+    options = predictor.get(GUIDANCE_OPTIONS, {})
+    if not isinstance(options, Mapping) or not all(map(is_number, options.values())):
+        raise ScheduleError(f"predictor.{GUIDANCE_OPTIONS}: must hold a finite number for each option.")
+    influence = predictor.get(INFLUENCE)
+    if influence is not None and not _are_numbers(influence, schedule.num_ticks):
+        raise ScheduleError(f"predictor.{INFLUENCE}: must hold a finite number for each tick.")
     levels = schedule.corrections.get(RESPACED)
     if levels is not None and any(a < b for a, b in pairwise(levels.flatten().tolist())):
         raise ScheduleError(f"corrections.{RESPACED}: noise levels must not rise during a run.")
@@ -54,6 +60,8 @@ def check_fields(schedule: Schedule) -> None:
 
 def _is_boosts(data: Any) -> bool:
     numbers = [data.get(name) for name in ("low", "high")] if isinstance(data, Mapping) else []
-    return bool(numbers) and all(
-        isinstance(three, list) and len(three) == 3 and all(map(is_number, three)) for three in numbers
-    )
+    return bool(numbers) and all(_are_numbers(three, 3) for three in numbers)
+
+
+def _are_numbers(values: Any, count: int) -> bool:
+    return isinstance(values, list) and len(values) == count and all(map(is_number, values))

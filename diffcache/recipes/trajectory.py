@@ -25,11 +25,11 @@ from diffcache.trajectory.following import (
     PlannedTicks,
     usual_contrast_factor,
 )
-from diffcache.trajectory.known import OWN, UNIVERSAL, Course, Known, Matrix
+from diffcache.trajectory.known import Course, Known, Matrix
 from diffcache.trajectory.plan import HELD, TrajectoryPlan
 from diffcache.trajectory.prior import Prior, universal
 from diffcache.trajectory.response import PARTS
-from diffcache.trajectory.transfer import SAME, are_angles
+from diffcache.trajectory.transfer import OWN, SAME, UNIVERSAL, are_angles
 
 WORTH_COMPARING = 0.01
 """Where a larger error is expected of a speed-up, the report advises to compare the run with fewer steps."""

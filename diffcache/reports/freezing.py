@@ -40,11 +40,12 @@ def frozen(
         raise ScheduleError(
             f"a {method} run cannot be frozen: it chose the tokens that it computed by itself. Use the method again."
         )
+    sigmas = record.nominal_sigmas or record.sigmas
     schedule = Schedule(
         models=record.models,
         table=record.marks(),
         noise_scheduler=record.noise_scheduler,
-        sigmas=None if record.sigmas is None else tuple(record.sigmas),
+        sigmas=None if sigmas is None else tuple(sigmas),
         predictor=record.predictor,
         quantization=record.quantization,
         producer={"method": method, "options": options},

@@ -122,6 +122,7 @@ class RunRecord:
     Attributes:
         num_ticks: its expected number of ticks; None where nothing told.
         sigmas: the noise level of each tick; None where unknown.
+        nominal_sigmas: those that the noise scheduler had before the method gave it others; None where it gave it none.
         observed: the loop has told when ticks end or begin: its noise scheduler has stepped, or `begin_step` was called.
         cache_bytes: the most bytes that were held at once on the device that computes.
         host_bytes: the most bytes that were held at once in host memory.
@@ -145,6 +146,7 @@ class RunRecord:
 
     num_ticks: int | None = None
     sigmas: list[float] | None = None
+    nominal_sigmas: list[float] | None = None
     observed: bool = False
     cache_bytes: int = 0
     host_bytes: int = 0
@@ -231,7 +233,7 @@ class RunRecord:
         return share_of([call for noted in self._noted[first:] for call in noted.records()])
 
     def as_dict(self) -> dict[str, Any]:
-        """The public attributes and the calls, as JSON can hold them."""
+        """The public attributes and the calls, as JSON can hold them; of corrections the shapes."""
         public = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
         models = {name: asdict(model) for name, model in self.models.items()}
         noise = None if self.fresh_noise is None else asdict(self.fresh_noise)
@@ -239,6 +241,7 @@ class RunRecord:
             **public,
             "models": models,
             "fresh_noise": noise,
+            "corrections": {name: list(tensor.shape) for name, tensor in self.corrections.items()},
             "calls": [asdict(call) for call in self.calls],
         }
 

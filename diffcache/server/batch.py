@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 
 from diffcache.engine.execution import Invocation
-from diffcache.engine.runs import Served
 from diffcache.engine.scopes import Forward, Scope
+from diffcache.engine.served import Served
 from diffcache.host.call import Call
 from diffcache.host.compiled import uncompiled
 from diffcache.schedulers.errors import ConfigError, TargetError

@@ -11,7 +11,7 @@ from typing_extensions import Self
 from diffcache.engine.engine import Engine
 from diffcache.engine.execution import Carried, Computation, Invocation
 from diffcache.engine.loop_scope import LoopScope
-from diffcache.engine.runs import Served
+from diffcache.engine.served import Served
 from diffcache.reports.run_report import NO_METHOD, RunReport
 from diffcache.schedulers.errors import DiffcacheError
 from diffcache.store.formats import DTYPES, format_of, narrower_than

@@ -21,8 +21,8 @@ from diffcache.engine.choices import Choices
 from diffcache.engine.engine import Engine
 from diffcache.engine.loop_scope import LoopScope
 from diffcache.engine.progress import Progress
-from diffcache.engine.runs import served_by_identity
 from diffcache.engine.scopes import entered
+from diffcache.engine.served import served_by_identity
 from diffcache.hooks.attachments import Attachment
 from diffcache.host.network_facts import facts_of_networks
 from diffcache.host.parallel import Agreement

@@ -14,12 +14,9 @@ from diffcache.trajectory.kernel import Array
 from diffcache.trajectory.prior import Prior
 from diffcache.trajectory.process import Process, positions_of, prior_process, with_second_calls
 from diffcache.trajectory.response import Response, over_flow
-from diffcache.trajectory.transfer import Measurement, covariance_at, pure_noise_of, response_at
+from diffcache.trajectory.transfer import OWN, Measurement, covariance_at, pure_noise_of, response_at
 
 Matrix = tuple[tuple[float, ...], ...]
-
-OWN, UNIVERSAL = "own", "universal"
-"""Covariances that reused ticks may be predicted with."""
 
 SHORT = 0.5
 """A last step is short if it is less than so many times as long as the others in the mean."""
@@ -210,7 +207,8 @@ class Known:
         if self.covariance is None or angles is None or self.handovers:
             return None
         response = None if self.response is None else self.response_of(course).factors
-        return Measurement(angles, response, pure_noise_of(course.moments), self.amplification)
+        pure_noise = pure_noise_of(course.moments)
+        return Measurement(angles, response, pure_noise, self.amplification, self.predicts_with)
 
     def _measured_at(self, name: str, ticks: int, moments: Sequence[Moment]) -> tuple[float, ...] | None:
         """The angles from which what was measured has to be carried to a run's; None where it is of the run itself.

@@ -13,20 +13,26 @@ SAME = 1e-6
 """Angles that differ by less, in radians, are the same: noise levels are computed in single precision."""
 
 
+OWN, UNIVERSAL = "own", "universal"
+"""Covariances that reused ticks may be predicted with."""
+
+
 class Measurement(NamedTuple):
-    """Where the covariance of a pipeline was measured, and what else was.
+    """Where the covariance of a pipeline was measured, what else was, and what reused ticks are predicted with.
 
     Attributes:
         angles: atan2(noise, signal) of the ticks in radians, [ticks].
         response: of the denoiser, [2, ticks]; None where only the universal one is known.
         pure_noise: the angle of pure noise there; None: the largest of `angles`.
         amplification: by guidance, as the first tick has shown it there (see `Guidance`); None: it was not measured.
+        predicts_with: see `TrajectoryConfig`.
     """
 
     angles: tuple[float, ...]
     response: Array | None
     pure_noise: float | None = None
     amplification: float | None = None
+    predicts_with: str = OWN
 
     def describe(self) -> dict[str, Any]:
         """All of it, as a schedule holds it."""
@@ -35,6 +41,7 @@ class Measurement(NamedTuple):
             "response": None if self.response is None else self.response.tolist(),
             "pure_noise": self.pure_noise,
             "amplification": self.amplification,
+            "predicts_with": self.predicts_with,
         }
 
 

@@ -16,7 +16,7 @@ from diffcache.profiling.recording.journal import Entry
 from diffcache.profiling.recording.trajectories import each_short, full_trajectories
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.schedule_fields import LAST_STEP
-from diffcache.schedulers.schedule import Schedule
+from diffcache.schedulers.schedule import INFLUENCE, Schedule
 
 RIDGE = 1e-2
 """Of the regression, as a fraction of the regressors' mean square. Chosen with flux, sd3, pixart and sana in view, where a hundredth of it is as good to 0.1 dB."""
@@ -67,7 +67,8 @@ def with_last_step(pipe: Any, calls: Sequence[Call], schedule: Schedule) -> Sche
         TargetError: as `full_trajectories`.
     """
     others = {name: tensor for name, tensor in schedule.corrections.items() if name != LAST_STEP}
-    plain = replace(schedule, corrections=others)
+    # With weights of 0 the noise scheduler's steps are measured, as they will be with the fitted ones.
+    plain = with_corrections(schedule, {**others, LAST_STEP: torch.zeros(1 + schedule.num_ticks)})
     full = [entry.tensors.get("result") for entry in full_trajectories(pipe, calls)]
     runs = of_each_call("steps", calls, partial(_run, pipe, plain), schedule=plain)
     total, wanted = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
@@ -88,14 +89,21 @@ def with_last_step(pipe: Any, calls: Sequence[Call], schedule: Schedule) -> Sche
     found = torch.linalg.solve(total + penalty, wanted)
     weights = torch.zeros(1 + schedule.num_ticks)
     weights[[0, *(1 + tick for tick in schedule.computed_ticks)]] = found.float()
-    return with_corrections(schedule, {**others, LAST_STEP: weights})
+    influence = runs[-1].facts[INFLUENCE]
+    known = {} if influence is None else {INFLUENCE: influence}
+    fitted = replace(schedule, predictor={**schedule.predictor, **known})
+    return with_corrections(fitted, {**others, LAST_STEP: weights})
 
 
 def _run(pipe: Any, schedule: Schedule, call: Call) -> Entry:
-    """What one run shows: "regressors" [1 + computed, samples, numbers] and "result" [samples, numbers]; nothing where a step was not seen."""
+    """What one run shows: "regressors" [1 + computed, samples, numbers] and "result" [samples, numbers]; nothing where a step was not seen.
+
+    Its facts say what the noise scheduler's steps do (`INFLUENCE`); None where that is unknown.
+    """
     steps = _Steps(schedule)
     with accelerated(pipe, ReplayConfig(schedule=schedule)):
-        watched_run(pipe, call, steps)
+        record = watched_run(pipe, call, steps)
     if steps.result is None or steps.missing:
         return Entry({}, {})
-    return Entry({"regressors": torch.stack(steps.regressors), "result": each_short(steps.result)}, {})
+    tensors = {"regressors": torch.stack(steps.regressors), "result": each_short(steps.result)}
+    return Entry(tensors, {INFLUENCE: record.predictor.get(INFLUENCE)})

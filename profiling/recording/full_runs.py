@@ -1,6 +1,7 @@
 """Full runs: the pictures of some calls without a cache, and how close a method comes to them."""
 
 import inspect
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -50,6 +51,10 @@ class FullRuns:
         state = torch.get_rng_state()
         self._of_call = [entry.tensors["pictures"] for entry in self._rendered(None)]
         self.pictures = torch.cat(self._of_call)
+        if not bool(self.pictures.isfinite().all()):
+            raise ConfigError(
+                "the pipeline's own pictures are not finite numbers: render without a cache first."
+            )
         drew_numbers = not torch.equal(state, torch.get_rng_state())
         if drew_numbers and not self._repeats():
             raise ConfigError(
@@ -151,11 +156,14 @@ class FullRuns:
             return shared(len(keys), lambda i: notes.entry(keys[i], lambda: made(i)))
 
     def _measured(self, pictures: Tensor, call: int) -> dict[str, Tensor]:
-        """Of each picture of a call its "values", by the measure, and its "errors".
+        """Of each picture of a call its "values", by the measure, and its "errors". Where one is not finite, no picture of the call is worth anything.
 
         Raises:
             ConfigError: the measure does not give a finite number for each sample.
         """
+        if not bool(pictures.isfinite().all()):
+            worthless = torch.full((len(pictures),), math.inf, dtype=torch.float64)
+            return {"values": -worthless, "errors": worthless}
         values = torch.as_tensor(self.measure(pictures, self._of_call[call])).detach().double().cpu()
         if values.shape != (len(pictures),) or not bool(values.isfinite().all()):
             raise ConfigError(

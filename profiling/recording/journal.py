@@ -96,8 +96,17 @@ class Journal:
             raise Spent
 
     def stop_clock(self) -> None:
-        """Gives what is left to do, which is bounded, all the time that it needs."""
+        """From now on there is no limit: what is left to do is bounded."""
         self._end = None
+
+    @contextmanager
+    def untimed(self) -> Iterator[None]:
+        """Inside there is no limit."""
+        end, self._end = self._end, None
+        try:
+            yield
+        finally:
+            self._end = end
 
     def _tell(self, seconds: float | None) -> None:
         if self.progress is not None:

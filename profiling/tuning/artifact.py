@@ -10,7 +10,8 @@ from typing import Any
 from diffcache.config import CacheConfig
 from diffcache.profiling.recording.pictures import psnr
 from diffcache.profiling.recording.shares import SLACK
-from diffcache.schedulers.artifact import CONFIG_NAME, JSON_NAME, TENSORS_NAME
+from diffcache.schedulers.artifact import CONFIG_NAME, JSON_NAME, TENSORS_NAME, Fields, read_json
+from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.whole_files import written_whole
 
@@ -64,8 +65,21 @@ def write(found: Found, folder: Path) -> Path:
     return folder
 
 
+def figures_in(folder: Path) -> Fields:
+    """What `TUNE` in a folder says.
+
+    Raises:
+        ScheduleError: it is no JSON. So do the fields that are missing.
+    """
+    return Fields(read_json(folder / TUNE), folder / TUNE)
+
+
 def _warn_of_another_aim(folder: Path, found: Found) -> None:
-    before, now = _aim(json.loads((folder / TUNE).read_text())["producer"]), _aim(found.producer)
+    try:
+        before, now = _aim(figures_in(folder)("producer", dict)), _aim(found.producer)
+    except ScheduleError as error:
+        logger.warning("%s It is replaced.", error)
+        return
     if before != now:
         logger.warning(
             "%s held what was tuned for %s; it holds what was tuned for %s now.", folder, before, now

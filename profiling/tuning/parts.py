@@ -22,6 +22,11 @@ class Parts(NamedTuple):
     choose: list[Call]
     verify: list[Call]
 
+    @property
+    def are_one(self) -> bool:
+        """Whether there is one call only, so that nothing shows whether what is fitted helps on others."""
+        return calls_hash(self.fit) == calls_hash(self.choose)
+
 
 def three_parts(calls: Sequence[Call], fitted: int) -> Parts:
     """At most a third is for fitting; of the others every second one verifies. Of two calls none verifies; one is all that there is.

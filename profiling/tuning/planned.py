@@ -19,8 +19,8 @@ from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.schedulers.moments import angles_of
 from diffcache.schedulers.schedule import Schedule
-from diffcache.trajectory.known import OWN, UNIVERSAL, Matrix
-from diffcache.trajectory.transfer import smoothed
+from diffcache.trajectory.known import Matrix
+from diffcache.trajectory.transfer import OWN, UNIVERSAL, smoothed
 
 logger = logging.getLogger("diffcache")
 

@@ -47,6 +47,9 @@ LONG = 500
 FRONT = (0.25, 1 / 3, 0.42, 0.5, 2 / 3)
 """Shares of the work of a front."""
 
+SPENT = "minutes= was over before a proposal was judged: give more, or call again to continue in the folder."
+"""Why nothing is returned."""
+
 LATENTS = (
     "output_type='latent': tune measures pictures in 0..1, so its figures are of latents cut off at 0 and 1, and not dB of pictures; "
     "pass 'pt'."
@@ -142,6 +145,8 @@ def tune(
         if aim.front:
             return _front(tuner, producer, folder)
         best, stopped = _searched(tuner, aim)
+        if best is None:
+            raise ConfigError(SPENT)
         found = _concluded(tuner, best, stopped, aim, producer)
     if folder is not None and is_first():
         write(found, Path(folder))
@@ -189,27 +194,23 @@ def _are_prompts(prompts: Any) -> bool:
     return all(isinstance(prompt, (str, Mapping)) for prompt in prompts)
 
 
-def _searched(tuner: Tuner, aim: Aim) -> tuple[Judged, str | None]:
-    """The best proposal, and what stopped the search before its end."""
+def _searched(tuner: Tuner, aim: Aim) -> tuple[Judged | None, str | None]:
+    """The best proposal, None where the time was over before one was judged, and what stopped the search before its end."""
     try:
         if aim.quality is not None:
             return tuner.for_quality(aim.quality, aim.share_of_samples), None
         assert aim.speedup is not None
         return tuner.for_compute(1 / aim.speedup), None
     except (KeyboardInterrupt, Spent) as stop:
-        if tuner.best is None:
-            if isinstance(stop, Spent):
-                raise ConfigError(
-                    "minutes= was over before a proposal was judged: give more, or call again to continue in the folder."
-                ) from None
+        if tuner.best is None and isinstance(stop, KeyboardInterrupt):
             raise
         return tuner.best, "time" if isinstance(stop, Spent) else "interrupted"
 
 
 def _concluded(tuner: Tuner, best: Judged, stopped: str | None, aim: Aim, producer: dict[str, Any]) -> Found:
     """The artifact of the best proposal, with what was measured."""
-    journal().stop_clock()
-    figures = tuner.verified(best, aim, [] if stopped == "interrupted" else tuner.parts.verify)
+    with journal().untimed():
+        figures = tuner.verified(best, aim, [] if stopped == "interrupted" else tuner.parts.verify)
     made, models = {**producer, **aim.as_json()}, models_of(tuner.task.pipe)
     for remark in (missed(made, figures), better_without(figures, unit_of(made))):
         if remark is not None and is_first():
@@ -224,19 +225,37 @@ def _concluded(tuner: Tuner, best: Judged, stopped: str | None, aim: Aim, produc
 
 
 def _front(tuner: Tuner, producer: dict[str, Any], folder: str | Path | None) -> list[Schedule | CacheConfig]:
-    """One method for each share; each in a folder of its own, and that of half the work in the folder itself."""
-    made = []
+    """One method for each share; each in a folder of its own, and that of half the work in the folder itself.
+
+    Where the time is over, or somebody interrupts, those that were finished are returned.
+    """
+    made = list[Schedule | CacheConfig]()
     for compute in FRONT:
         aim, tuner.best = Aim(speedup=1 / compute), None
-        best, stopped = _searched(tuner, aim)
-        found = _concluded(tuner, best, stopped, aim, producer)
+        try:
+            best, stopped = _searched(tuner, aim)
+            if best is None:
+                break
+            found = _concluded(tuner, best, stopped, aim, producer)
+        except KeyboardInterrupt:
+            if not made:
+                raise
+            break
         made.append(found.method)
         if folder is not None and is_first():
             write(found, Path(folder) / f"front-{round(100 * compute)}")
             if compute == 0.5:
                 write(found, Path(folder))
-        if stopped == "interrupted":
+        if stopped is not None:
             break
+    if not made:
+        raise ConfigError(SPENT)
+    if len(made) < len(FRONT) and is_first():
+        logger.warning(
+            "The front ends after %d of %d methods: its time was over, or it was interrupted.",
+            len(made),
+            len(FRONT),
+        )
     return made
 
 

@@ -51,6 +51,11 @@ class Judged:
     values: Tensor
 
     @property
+    def is_finite(self) -> bool:
+        """Whether all pictures were numbers: a method may overflow where the full run does not."""
+        return bool(self.values.isfinite().all())
+
+    @property
     def mean(self) -> float:
         """Over the samples."""
         return float(self.values.mean())
@@ -196,11 +201,13 @@ class Tuner:
         for config in self.engine.propose(compute):
             one = self.judge(config)
             # One whose second denoiser computes its first call besides costs too much.
-            if one.compute <= compute + SLACK:
+            if one.compute <= compute + SLACK and one.is_finite:
                 found.append(one)
                 best = self.best = self._best_of(found)
         if best is None:
-            raise TooLittle(f"all that was proposed computes more than {compute:.0%} of the work.")
+            raise TooLittle(
+                f"nothing that was proposed computes at most {compute:.0%} of the work and gives finite pictures."
+            )
         corrected = self._corrected(best)
         # It was fitted for this one schedule, so it is no choice among many: the mean decides.
         if corrected is not None and corrected.mean > best.mean:
@@ -208,8 +215,8 @@ class Tuner:
         return best
 
     def _corrected(self, best: Judged) -> Judged | None:
-        """A schedule with the engine's correction, which computes as much; None where it has none."""
-        if not isinstance(best.config, ReplayConfig):
+        """A schedule with the engine's correction, which computes as much; None where it has none, or no other call shows whether it helps."""
+        if not isinstance(best.config, ReplayConfig) or self.parts.are_one:
             return None
         schedule = self.engine.corrected(best.config.schedule)
         return None if schedule is None else self.judge(replace(best.config, schedule=schedule))
@@ -248,7 +255,7 @@ class Tuner:
         keeping = [
             one
             for one in proposals
-            if int((one.values >= quality).sum()) >= needed(len(one.values), at_least)
+            if one.is_finite and int((one.values >= quality).sum()) >= needed(len(one.values), at_least)
         ]
         return _best_ranked(keeping) if keeping else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -357,3 +358,19 @@ def test_a_weight_of_zero_is_a_weight(net: nn.Module) -> None:
     result, _, _ = replayed(net, ReplayConfig(schedule=with_corrections(schedule, {LAST_STEP: weights})))
     assert shown.first is not None
     torch.testing.assert_close(result, plain + 0.25 * shown.first)
+
+
+def test_the_report_of_a_corrected_run_can_be_saved(net: nn.Module, tmp_path: Path) -> None:
+    _, _, told = replayed(net, ReplayConfig(schedule=corrected(planned(net))))
+    told.save(tmp_path / "report.json")
+    assert f'"{LAST_STEP}"' in (tmp_path / "report.json").read_text()
+
+
+def test_an_error_that_was_measured_with_hindsight_is_not_expected_without(net: nn.Module) -> None:
+    """A loop that names no noise scheduler has none."""
+    schedule = replace(planned(net), measured={"expected_error": 0.01})
+    errors = {
+        named: replayed(net, ReplayConfig(schedule=schedule), named=named)[2].expected_error
+        for named in (True, False)
+    }
+    assert errors == {True: 0.01, False: None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.toys import ToyDenoiser
 
-from diffcache.engine.runs import served_by_identity
+from diffcache.engine.served import served_by_identity
 from diffcache.host.network_facts import facts_of_networks
 
 

@@ -240,6 +240,21 @@ def test_the_new_plan_has_as_large_a_speed_up() -> None:
         assert few.speedup == expected
 
 
+def test_the_new_plan_predicts_as_the_schedule_does(tmp_path: Path) -> None:
+    pipe, calls = FLUX.build(), flux_calls(STEPS, 1)
+    engine = TrajectoryEngine(Task(pipe=pipe, calls=calls, ticks=STEPS))
+    for name in ("own", "universal"):
+        config = next(
+            one
+            for one in engine.propose(1 / SPEEDUP)
+            if isinstance(one, TrajectoryConfig) and one.covariance and one.predicts_with == name
+        )
+        schedule = Schedule.from_pretrained(frozen(pipe, calls[0], config).save_pretrained(tmp_path))
+        anew = planning_anew(schedule, STEPS + 4)
+        assert anew is not None
+        assert anew.predicts_with == name
+
+
 def test_its_own_run_follows_its_table_and_no_new_plan() -> None:
     schedule = replace(tuned()[1], table={"transformer": {"all": "##" + "-#" * (STEPS // 2 - 1)}})
     pipe = accelerate(FLUX.build(), schedule, resample=True)
@@ -330,6 +345,7 @@ def test_a_schedule_that_does_not_say_where_it_was_measured_is_for_its_own_run(m
     [
         {"angles": [1.0]},
         {"angles": None},
+        {"predicts_with": "another"},
         {"angles": ["a"] * STEPS},
         {"response": [[1.0] * STEPS] * 3},
         {"response": [[1.0]] * 2},

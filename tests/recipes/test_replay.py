@@ -16,6 +16,7 @@ from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.reports.run_report import RunReport
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 from diffcache.schedulers.moments import angles_of
+from diffcache.schedulers.schedule import GUIDANCE_OPTIONS, GUIDANCE_SCALE, INFLUENCE
 
 SD, STEPS = CASES["StableDiffusionPipeline"], 10
 MADE_AT = 3.0
@@ -67,7 +68,8 @@ def test_one_that_is_planned_anew_at_another_scale_expects_no_error() -> None:
 @pytest.mark.parametrize("resample", [True, False])
 def test_one_that_does_not_say_its_scale_is_replayed_as_it_is(resample: bool) -> None:
     schedule = run(None, MADE_AT).to_schedule()
-    del schedule.predictor["guidance_scale"]  # type: ignore[attr-defined]
+    for key in (GUIDANCE_SCALE, GUIDANCE_OPTIONS):
+        del schedule.predictor[key]  # type: ignore[attr-defined]
     told = run(schedule, 7.0, resample=resample)
     assert told.expected_error == schedule.expected_error
     assert not any("guidance scale" in note for note in told.notes)
@@ -136,3 +138,59 @@ def test_a_slope_that_looks_back_by_no_whole_number_of_ticks_is_refused(sparse: 
     predictor = {"name": "average velocity", "levels": [1.0, 0.5, 0.0], "backs": [0, back]}
     with pytest.raises(ScheduleError, match="is not a predictor"):
         accelerate(SD.build(), replace(sparse, predictor=predictor))
+
+
+@pytest.mark.parametrize(
+    ("case", "made_at", "other"),
+    [
+        ("FluxPipeline", {"guidance_scale": 3.5}, {"guidance_scale": 7.0}),
+        ("StableDiffusionPipeline", {"guidance_rescale": 0.0}, {"guidance_rescale": 0.7}),
+    ],
+)
+def test_an_option_of_guidance_that_is_no_scale_of_the_passes_counts_too(
+    case: str, made_at: dict[str, float], other: dict[str, float]
+) -> None:
+    """FLUX.1 tells its scale to the network, and has one pass."""
+    pipe = accelerate(CASES[case].build(), speedup=2)
+    CASES[case].render(pipe, 0, STEPS, **made_at)
+    schedule = replace(report(pipe).to_schedule(), measured={"expected_error": 0.01})
+    accelerate(pipe, schedule)
+    for options, expected in ((made_at, 0.01), (other, None)):
+        CASES[case].render(pipe, 0, STEPS, **options)
+        assert report(pipe).expected_error == expected
+        name = next(iter(options))
+        said = any(
+            f"made with {name}=" in note or "made with a guidance" in note for note in report(pipe).notes
+        )
+        assert said is (expected is None)
+
+
+def test_weights_in_another_format_are_told_and_expect_no_error() -> None:
+    schedule = replace(run(None, MADE_AT).to_schedule(), measured={"expected_error": 0.01})
+    made = replace(schedule, quantization={"unet": "int8"})
+    told = run(made, MADE_AT)
+    assert told.expected_error is None
+    assert any("made with weights in int8, and these are plain weights" in note for note in told.notes)
+    assert run(schedule, MADE_AT).expected_error == 0.01
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (INFLUENCE, [0.1] * (STEPS - 1)),
+        (INFLUENCE, "0.1"),
+        (INFLUENCE, [None] * STEPS),
+        (GUIDANCE_OPTIONS, {"guidance_rescale": "much"}),
+        (GUIDANCE_OPTIONS, [1.0]),
+    ],
+)
+def test_what_a_schedule_says_of_its_run_must_be_numbers(key: str, value: Any) -> None:
+    schedule = run(None, MADE_AT).to_schedule()
+    broken = replace(schedule, predictor={**schedule.predictor, key: value})
+    with pytest.raises(ScheduleError, match=f"predictor.{key}: must hold"):
+        accelerate(SD.build(), broken)
+
+
+def test_a_resampled_schedule_says_nothing_of_the_steps_that_it_was_made_with(tmp_path: Path) -> None:
+    other = run(None, MADE_AT).to_schedule().resampled(STEPS + 4)
+    accelerate(SD.build(), Schedule.from_pretrained(other.save_pretrained(tmp_path)))

@@ -14,6 +14,7 @@ import torch
 from support.searches.flux_calls import FLUX
 
 from diffcache import CacheConfig, EasyCacheConfig, Schedule, UniformConfig, accelerate, report
+from diffcache.schedulers import schedule_file
 from diffcache.schedulers.artifact import JSON_NAME, TENSORS_NAME
 from diffcache.schedulers.errors import ConfigError, ScheduleError
 
@@ -119,3 +120,27 @@ def test_configs_are_saved_and_loaded(tmp_path: Path) -> None:
         EasyCacheConfig.from_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="no such file"):
         CacheConfig.from_pretrained(tmp_path / "..")
+
+
+def test_a_schedule_that_cannot_be_written_leaves_the_older_one(
+    schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = replace(schedule, corrections={"a": torch.ones(9, 4)})
+    older.save_pretrained(tmp_path)
+
+    def full(*_: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(schedule_file, "save_file", full)
+    with pytest.raises(OSError, match="no space"):
+        replace(older, corrections={"a": torch.zeros(9, 4)}, measured={}).save_pretrained(tmp_path)
+    assert Schedule.from_pretrained(tmp_path) == older
+    assert {path.name for path in tmp_path.iterdir()} == {JSON_NAME, TENSORS_NAME}
+
+
+def test_a_schedule_without_coefficients_leaves_none_of_the_older_one(
+    schedule: Schedule, tmp_path: Path
+) -> None:
+    replace(schedule, corrections={"a": torch.ones(9, 4)}).save_pretrained(tmp_path)
+    schedule.save_pretrained(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {JSON_NAME}

@@ -11,13 +11,14 @@ from support.searches.flux_calls import FLUX, flux_calls
 from support.searches.recordings import curve_of
 from zoo.pipelines import CASES
 
-from diffcache import accelerate
+from diffcache import accelerate, report
 from diffcache.profiling.calibrating import corrections
 from diffcache.profiling.calibrating.corrections import Corrections
 from diffcache.profiling.calibrating.ertacache import calibrate_ertacache, policy
 from diffcache.profiling.recording.frozen import frozen
 from diffcache.profiling.recording.record import record, record_closed_loop
 from diffcache.profiling.recording.recording import Recording
+from diffcache.recipes.schedule_fields import RESPACED
 from diffcache.recipes.uniform import UniformConfig
 from diffcache.schedulers.errors import ScheduleError
 
@@ -93,3 +94,17 @@ def test_calibrated_schedules_replay_and_their_corrections_can_be_switched_off(t
     assert torch.equal(FLUX.render(pipe, 0, STEPS), with_repair)
     accelerate(pipe, "ertacache", calibration=str(folder), rectify=False, respace=False)
     assert FLUX.render(pipe, 0, STEPS).isfinite().all()
+
+
+def test_a_run_with_noise_levels_of_its_own_can_be_frozen() -> None:
+    pipe = FLUX.build()
+    kept = Corrections(hindsight=False)
+    schedule = calibrate_ertacache(pipe, flux_calls(STEPS), compute=0.5, corrections=kept)
+    assert RESPACED in schedule.corrections
+    accelerate(pipe, schedule)
+    picture = FLUX.render(pipe, 0, STEPS)
+    again = report(pipe).to_schedule()
+    assert again.sigmas == schedule.sigmas
+    assert {*again.corrections} == {*schedule.corrections}
+    accelerate(pipe, again)
+    assert torch.equal(FLUX.render(pipe, 0, STEPS), picture)

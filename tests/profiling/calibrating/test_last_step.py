@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from diffusers import DPMSolverMultistepScheduler
 from support.searches.flux_calls import FLUX, flux_calls
 from torch import Tensor
 from zoo.pipelines import CASES
 
-from diffcache import Schedule
+from diffcache import Schedule, accelerate, report
 from diffcache.engine.observers import Observer
 from diffcache.profiling.calibrating import last_step
 from diffcache.profiling.calibrating.corrections import with_corrections
@@ -25,7 +26,7 @@ from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.schedule_fields import LAST_STEP
 from diffcache.recipes.uniform import UniformConfig
-from diffcache.schedulers.schedule import EXPECTED_ERROR
+from diffcache.schedulers.schedule import EXPECTED_ERROR, INFLUENCE
 
 STEPS = 12
 FULL = UniformConfig(interval=1)
@@ -117,6 +118,24 @@ def test_results_that_are_not_finite_give_no_weights(
     assert with_last_step(pipe, calls, schedule) is None
 
 
+def test_other_options_of_the_noise_scheduler_are_noticed_without_hindsight_too() -> None:
+    case = CASES["StableDiffusionPipeline"]
+    pipe, call = case.build(), case.call(0, STEPS)
+    pipe.scheduler = DPMSolverMultistepScheduler.from_config(pipe.scheduler.config)
+    made = frozen(pipe, call, EvenConfig(speedup=3, order=0, hindsight=False))
+    assert INFLUENCE not in made.predictor
+    corrected = with_last_step(pipe, [call], made)
+    assert corrected is not None
+    for order, applied in ((2, [LAST_STEP]), (1, [])):
+        pipe.scheduler = DPMSolverMultistepScheduler.from_config(pipe.scheduler.config, solver_order=order)
+        accelerate(pipe, corrected)
+        case.render(pipe, 0, STEPS)
+        assert [*report(pipe).records[-1].corrections] == applied
+        assert any(
+            "other options of DPMSolverMultistepScheduler" in note for note in report(pipe).notes
+        ) is not bool(applied)
+
+
 def test_two_denoisers_have_none() -> None:
     case = CASES["WanPipeline-two-experts"]
     pipe, call = case.build(), case.call(0, STEPS)
@@ -140,6 +159,13 @@ def test_tune_takes_the_correction_where_it_is_better_and_expects_what_it_measur
     assert best.mean > before.mean
     assert best.compute == before.compute
     assert best.config.schedule.measured[EXPECTED_ERROR] < _expected(before)
+
+
+def test_one_call_does_not_show_whether_a_correction_helps_on_others() -> None:
+    parts = three_parts(flux_calls(STEPS, 1), 1)
+    best = Tuner(Task(pipe=FLUX.build(), calls=parts.fit, ticks=STEPS), parts).for_compute(1 / 3)
+    assert isinstance(best.config, ReplayConfig)
+    assert not best.config.schedule.corrections
 
 
 def _expected(judged: Judged) -> float:

@@ -16,9 +16,13 @@ from support.searches.flux_calls import FLUX, flux_calls
 from zoo.pipelines import CASES
 
 from diffcache import Schedule, accelerate, report, tune
+from diffcache.attach.attachment import diffusion_attachment_of, key_of
+from diffcache.profiling.recording import full_runs
+from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.profiling.recording.journal import Journal, journaling
 from diffcache.profiling.recording.pictures import relative_errors
 from diffcache.profiling.recording.shares import TooLittle
+from diffcache.profiling.tuning import tune as tune_module
 from diffcache.profiling.tuning.aim import Aim
 from diffcache.profiling.tuning.artifact import TUNE, missed
 from diffcache.profiling.tuning.engine import Task
@@ -345,6 +349,68 @@ def test_a_front_has_a_folder_for_each_share_and_loads_itself(tmp_path: Path) ->
     assert [one.measured["compute_fraction"] for one in found] == [0.25, 0.25, 0.375, 0.5, 0.625]
     assert Schedule.from_pretrained(tmp_path).measured["compute_fraction"] == 0.5
     assert len(list(tmp_path.glob("front-*/cache_schedule.json"))) == 5
+
+
+@pytest.mark.parametrize("stop", ["time", "interrupted"])
+def test_a_front_that_is_stopped_has_what_was_finished(
+    stop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    judged, checked = Tuner.judge, Journal.check_time
+
+    def spent(self: Journal) -> None:
+        if self._end is not None and len(found) >= 2:
+            self._end = 0.0
+        checked(self)
+
+    def interrupted(self: Tuner, config: Any) -> Any:
+        if len(found) >= 2 and self.best is None:
+            raise KeyboardInterrupt
+        return judged(self, config)
+
+    found = list[str]()
+    write = tune_module.write
+    monkeypatch.setattr(
+        tune_module, "write", lambda one, folder: (found.append(folder.name), write(one, folder))
+    )
+    if stop == "time":
+        monkeypatch.setattr(Journal, "check_time", spent)
+    else:
+        monkeypatch.setattr(Tuner, "judge", interrupted)
+    front = tune(FLUX.build(), flux_calls(8, 3), front=True, folder=tmp_path, minutes=60)
+    assert len(front) == 2
+    assert all("stopped" not in one.measured for one in front)
+    assert "ends after 2 of 5" in caplog.text
+
+
+def test_proposals_whose_pictures_are_no_numbers_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = FullRuns._measured
+
+    def broken(self: FullRuns, pictures: torch.Tensor, call: int) -> dict[str, torch.Tensor]:
+        attachment = diffusion_attachment_of(key_of(self.pipe))
+        if attachment is not None and isinstance(attachment.config, EvenConfig):
+            pictures = pictures * float("nan")
+        return measured(self, pictures, call)
+
+    monkeypatch.setattr(FullRuns, "_measured", broken)
+    one = tuner(6, 3)
+    best = one.for_compute(0.5)
+    assert best.is_finite
+    assert not all(judged.is_finite for judged in one._known.values())
+
+
+def test_a_pipeline_whose_own_pictures_are_no_numbers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(full_runs, "pictures_of", lambda result: torch.full((1, 3, 4, 4), float("nan")))
+    with pytest.raises(ConfigError, match="own pictures are not finite"):
+        tune(FLUX.build(), flux_calls(6, 3), speedup=2)
+
+
+def test_a_file_of_somebody_else_is_replaced_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / TUNE).write_text("[]")
+    schedule = tune(FLUX.build(), flux_calls(6, 3), speedup=2, folder=tmp_path)
+    assert "producer: missing. It is replaced." in caplog.text
+    assert Schedule.from_pretrained(tmp_path).table == schedule.table
 
 
 def test_engines_refuse_sites_that_they_do_not_work_on() -> None:
