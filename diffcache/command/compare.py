@@ -45,7 +45,9 @@ def compare(
     if not isinstance(methods, Mapping) or not all(
         config is None or isinstance(config, CacheConfig) for config in methods.values()
     ):
-        raise ConfigError('compare() needs configs by name: {"easycache": EasyCacheConfig()}.')
+        raise ConfigError(
+            'compare() needs configs by name: {"mine": methods()["easycache"](threshold=0.05)}.'
+        )
     if not calls or any("num_inference_steps" not in call for call in calls):
         raise ConfigError("compare() needs calls that say num_inference_steps, one at least.")
     if len({call["num_inference_steps"] for call in calls}) > 1:

@@ -14,7 +14,7 @@ from diffcache.profiling.tuning.artifact import TUNE, figures_in, missed, unit_o
 from diffcache.profiling.tuning.plain_steps import EVEN, FEWER, better_without
 from diffcache.schedulers.artifact import CONFIG_NAME, JSON_NAME
 from diffcache.schedulers.errors import ScheduleError
-from diffcache.schedulers.schedule import Schedule, expected_error_in
+from diffcache.schedulers.schedule import GUIDANCE_OPTIONS, Schedule, expected_error_in
 
 MANY, LONG = 12, 60
 """The most rows of a table, and the most characters of a value, that are printed."""
@@ -47,9 +47,21 @@ def _schedule(folder: str | Path) -> str:
     models = ", ".join(f"{name} ({model.name})" for name, model in schedule.models.items())
     computed = f"{len(schedule.computed_ticks)} of {schedule.num_ticks} ticks"
     head = f"schedule for {models}, {schedule.noise_scheduler}, {computed} computed\n  (# computed, - predicted, / straight line, = held)"
-    predictor = f"  predictor: {_said(dict(schedule.predictor))}"
+    described = dict(schedule.predictor)
+    options = described.pop(GUIDANCE_OPTIONS, {})
+    guidance = [f"  guidance: {_said(options)}"] if options else []
+    predictor = f"  predictor: {_said(described)}"
     corrections = [f"  corrections: {', '.join(schedule.corrections)}"] if schedule.corrections else []
-    return "\n".join([head, *rows[:MANY], *more, predictor, *corrections])
+    return "\n".join([head, *rows[:MANY], *more, predictor, *guidance, *_plan(schedule), *corrections])
+
+
+def _plan(schedule: Schedule) -> list[str]:
+    """Of a plan of `trajectory`: what it was made with, and so whether it can be made anew for other runs."""
+    if schedule.predictor["name"] != "conditional":
+        return []
+    if "angles" in schedule.predictor:
+        return ["  plan: by what was measured of the pipeline; resample=True makes it anew for other runs"]
+    return ["  plan: the universal one, for this run only; in other runs use accelerate(pipe, speedup=)"]
 
 
 def _config(folder: Path) -> str:

@@ -52,6 +52,9 @@ class SiteTable:
         """
         return {site.name: site for site in self.sites}[name]
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         rows = [("site", "kind", "streams", "parameters", "share", "")]
         for site in self.sites:

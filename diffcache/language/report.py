@@ -12,6 +12,12 @@ from diffcache.language.backbones.base import Net
 NO_TICKS = "a language model is cached by token and layer, not by tick: summary() and row_layers_of say what each call computed"
 
 
+NOTHING_REUSED = (
+    "nothing was reused: every call computed all positions. The answer may be shorter than the block or window that is computed anew at each call: write a longer one, or "
+    "choose a smaller block or window"
+)
+
+
 class NoTicks(NotImplementedError, AttributeError):
     """A report of ticks was asked for what it cannot tell. An AttributeError too, so that `hasattr` says no."""
 
@@ -148,7 +154,7 @@ class LanguageReport:
         """What the user should know."""
         if not self.calls:
             return ["no run yet"]
-        return ["nothing was reused"] if self.full_calls == self.calls else []
+        return [NOTHING_REUSED] if self.full_calls == self.calls else []
 
     def summary(self) -> str:
         """A few lines for a person."""

@@ -109,9 +109,16 @@ def refuse_beside(given: Any, allowed: Collection[str] = ()) -> None:
         ConfigError: it is neither None nor one of `allowed`.
     """
     if given not in (None, *allowed):
+        methods = " and ".join(WITH_SPEEDUP)
         raise ConfigError(
-            f"speedup= goes alone or with the methods {' and '.join(WITH_SPEEDUP)}, and quality= goes alone: leave the others out."
+            f"{_called(given)} takes no speedup= and no quality=: set its own options instead, or leave it out. speedup= goes alone or with the methods {methods}, and "
+            "quality= goes alone; a schedule has its speed-up already."
         )
+
+
+def _called(given: Any) -> str:
+    """What a sentence calls a method that somebody gave, by name, folder, config or schedule."""
+    return str(given) if isinstance(given, (str, Path)) else f"the {type(given).__name__}"
 
 
 def _is_saved(name: str | Path) -> bool:

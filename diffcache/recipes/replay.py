@@ -257,8 +257,8 @@ class ReplayConfig(CacheConfig):
         predictor = self.schedule.predictor
         if predictor["name"] in BOUND and (self.resample or "angles" not in predictor):
             raise ScheduleError(
-                f"the schedule has {obstacle}, and predicts by what it knows of its own {self.schedule.num_ticks} ticks: tune one for "
-                "this run."
+                f"the schedule has {obstacle}, and predicts by what it knows of its own {self.schedule.num_ticks} ticks, which resample=True cannot carry "
+                "over: tune one for this run, or use accelerate(pipe, speedup=)."
             )
         if not self.resample or run.num_ticks is None:
             raise ScheduleError(

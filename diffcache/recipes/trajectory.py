@@ -31,8 +31,8 @@ from diffcache.trajectory.prior import Prior, universal
 from diffcache.trajectory.response import PARTS
 from diffcache.trajectory.transfer import OWN, SAME, UNIVERSAL, are_angles
 
-WORTH_COMPARING = 0.01
-"""Where a larger error is expected of a speed-up, the report advises to compare the run with fewer steps."""
+WORTH_COMPARING = 0.025
+"""Where a larger error is expected of a speed-up than the default allows, the report advises to compare the run with fewer steps."""
 
 
 @method
@@ -80,6 +80,10 @@ class TrajectoryConfig(BudgetedConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("threshold", 0)
+        if self.threshold > 1:
+            raise ConfigError(
+                f"{self.name}: threshold={self.threshold:g} is more than the whole contrast: give a fraction, 0.05 for 5 %."
+            )
         self._choose("predicts_with", OWN, UNIVERSAL)
         self._check("amplification", 1)
         if self.response is not None:

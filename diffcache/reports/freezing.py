@@ -25,7 +25,7 @@ def frozen(
     """
     if not any(record.calls for record in records):
         raise ScheduleError(
-            "to_schedule() needs a run: call the pipeline first, and take the report after it."
+            "to_schedule() needs a run: call the pipeline first, and take the report after it; a hand-written loop runs inside denoising_run(denoiser, steps)."
         )
     # What a pipeline computes before its loop, as keys and values of reference pictures, is no loop.
     loops = [record for record in records if record.observed] or records

@@ -147,7 +147,12 @@ class Request:
             raise DiffcacheError(
                 f"{self.name} is in another batch, or twice in this one: give it one at a time."
             )
-        self._scope.checked(step)
+        try:
+            self._scope.checked(step)
+        except DiffcacheError as error:
+            raise DiffcacheError(
+                f"{self.name} has steps 0 to {self._scope.num_steps - 1}, and this batch says {step!r}."
+            ) from error
 
     def begin(self, step: int) -> None:
         """It is in a batch at this step. A step that comes again is begun anew, with nothing stored."""

@@ -24,9 +24,11 @@ class Compared(NamedTuple):
 
 
 def losses_table(races: Sequence[RaceResult]) -> str:
-    """A row for each loss, the largest first; and how many comparisons there were."""
+    """A row for each loss, the largest first, and how many comparisons there were; a sentence where there is no loss."""
     found = [*_at_speedups(), *_at_thresholds(), *_raced(races)]
     lost = sorted((one for one in found if one.gain < 0), key=lambda one: one.gain)
+    if not lost:
+        return f"Of {len(found)} comparisons none is a loss."
     rows = (
         [f"`{one.typed}`", one.testbed, f"{one.ticks} of {one.steps}", f"{one.gain:+.1f}"] for one in lost
     )

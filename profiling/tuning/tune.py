@@ -19,7 +19,7 @@ from diffcache.profiling.recording.calling import Call, calls_hash, calls_of
 from diffcache.profiling.recording.frozen import frozen
 from diffcache.profiling.recording.full_runs import Measure
 from diffcache.profiling.recording.journal import Journal, Spent, journal, journaling
-from diffcache.profiling.recording.loops import target_of
+from diffcache.profiling.recording.loops import Loop, target_of
 from diffcache.profiling.recording.pictures import psnr
 from diffcache.profiling.recording.pipeline_facts import facts_of, models_of
 from diffcache.profiling.recording.processes import is_first, wait
@@ -55,6 +55,9 @@ LATENTS = (
     "pass 'pt'."
 )
 """What is said where no pictures are made."""
+
+TOO_FEW = "tune measures on some prompts, chooses on others and verifies on a third part: with fewer than three prompts nothing is verified; give more."
+"""What is said of one or two prompts."""
 
 JOURNAL, PIPELINE = "journal", "pipeline.json"
 """In the folder: what was rendered, and of which pipeline."""
@@ -119,11 +122,16 @@ def tune(
     _check_place(folder, seed)
     _check(pipe, prompts, aim, engine, objective, minutes)
     calls = calls_of(prompts, seed, **call)
-    for one in calls if is_pipeline(pipe) else ():
-        check_call(pipe, one)
+    for one in calls:
+        if isinstance(pipe, Loop):
+            pipe.check(one)
+        elif is_pipeline(pipe):
+            check_call(pipe, one)
     of_latents = any(one.get("output_type") == "latent" for one in calls)
     if of_latents and is_first():
         logger.warning(LATENTS)
+    if len(calls) < 3 and is_first():
+        logger.warning(TOO_FEW)
     parts = three_parts(calls, ENGINES[engine].fitted)
     with ExitStack() as stack:
         stack.enter_context(put_back_on_error(target_of(pipe)))

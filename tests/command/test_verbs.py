@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from diffcache.command.main import VERBS, main
 from diffcache.command.tune import command as tune_verb
 from diffcache.command.wording import in_words_of
 from diffcache.profiling.calibrating.corrections import with_corrections
+from diffcache.profiling.tuning.artifact import TUNE
 from diffcache.profiling.tuning.engines import ENGINES
 from diffcache.recipes.schedule_fields import LAST_STEP
 from diffcache.schedulers.schedule import Schedule as Made
+from diffcache.trajectory.process import MODELLED
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +73,7 @@ def test_what_tune_wrote_loads_and_is_shown(tuned: Path, capsys: pytest.CaptureF
     assert figures
     assert set(figures) == {" dB"}
     assert "not shown: " in shown
+    assert "guidance: guidance_scale=" in shown
     assert all(len(line) < 300 for line in shown.splitlines())
     expected = Schedule.from_pretrained(tuned).expected_error
     assert f"expected error of the result: {expected:.2%}" in shown
@@ -83,6 +87,38 @@ def test_the_corrections_of_a_schedule_are_named(
     assert "corrections" not in said(capsys, "show", str(tmp_path))
     with_corrections(plain, {LAST_STEP: torch.zeros(7)}).save_pretrained(tmp_path)
     assert "corrections: last_step" in said(capsys, "show", str(tmp_path))
+
+
+def test_what_a_plan_was_made_with_is_shown(
+    tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And so whether resample=True makes it anew."""
+    plan = {
+        "name": "conditional",
+        "of": MODELLED,
+        "covariance": [[1.0]],
+        "between": [[1.0]],
+        "noise": 0.1,
+        "window": 4,
+    }
+    for more, said_of_it in (
+        ({}, "the universal one"),
+        ({"angles": [1.0], "response": None}, "by what was measured"),
+    ):
+        replace(Schedule.from_pretrained(tuned), predictor=plan | more).save_pretrained(tmp_path)
+        assert said_of_it in said(capsys, "show", str(tmp_path))
+
+
+def test_figures_of_tune_that_are_not_whole_are_refused_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for text, sentence in (
+        ("[]", "producer: missing"),
+        ('{"producer": {}, "measured": {}}', "compute_fraction: missing"),
+    ):
+        (tmp_path / TUNE).write_text(text)
+        assert main(["show", str(tmp_path)]) == 2
+        assert sentence in capsys.readouterr().err
 
 
 def test_tune_asks_for_the_weights_of_its_objective_before_it_renders(

@@ -116,6 +116,7 @@ def test_what_cannot_be_skipped_is_refused_with_its_reason(
 
 def test_the_table_says_the_same() -> None:
     table = discover(flows.Keeps().eval(), torch.ones(1, 2, 4), t=torch.ones(1))
+    assert repr({"net": table}) == f"{{'net': {table}}}"
     assert [site.name for site in table if site.reason is None] == ["model", "blocks.0", "blocks.2"]
     table = discover(flows.LongSkips().eval(), torch.ones(1, 2, 4), t=torch.ones(1))
     assert table["depth 1"].units == ("down_blocks.0", "down_blocks.1", "up_blocks.0")

@@ -5,7 +5,7 @@ import torch
 from support.harness import reference
 from zoo.pipelines import CASES
 
-from diffcache import accelerate, report
+from diffcache import EasyCacheConfig, accelerate, report
 from diffcache.schedulers.errors import ConfigError
 
 CASE = CASES["FluxPipeline"]
@@ -37,12 +37,14 @@ def test_speedup_1_is_the_plain_pipeline() -> None:
 
 def test_an_aim_and_a_setting_do_not_go_together() -> None:
     pipe = CASE.build()
-    for options in ({"config": "easycache", "speedup": 2}, {"speedup": 2, "quality": 30}):
-        with pytest.raises(
-            ConfigError,
-            match="speedup= goes alone or with the methods trajectory and even, and quality= goes alone",
-        ):
+    for options, named in (
+        ({"config": "easycache", "speedup": 2}, "easycache takes no speedup= and no quality="),
+        ({"config": EasyCacheConfig(), "speedup": 2}, "the EasyCacheConfig takes no speedup="),
+        ({"speedup": 2, "quality": 30}, "quality= goes alone"),
+    ):
+        with pytest.raises(ConfigError, match=named) as refused:
             accelerate(pipe, **options)
+        assert "speedup= goes alone or with the methods trajectory and even" in str(refused.value)
     with pytest.raises(ConfigError, match=r"diffcache\.tune"):
         accelerate(pipe, quality=30)
     with pytest.raises(ConfigError, match="speedup must be"):

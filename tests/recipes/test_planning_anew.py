@@ -336,7 +336,10 @@ def test_a_schedule_that_does_not_say_where_it_was_measured_is_for_its_own_run(m
     assert torch.isfinite(FLUX.render(pipe, 0, STEPS)).all()
     for asked in (schedule, ReplayConfig(schedule=schedule, resample=True)):
         accelerate(pipe, asked)
-        with pytest.raises(ScheduleError, match="predicts by what it knows of its own 20 ticks: tune one"):
+        with pytest.raises(
+            ScheduleError,
+            match="predicts by what it knows of its own 20 ticks, which resample=True cannot carry over: tune one",
+        ):
             FLUX.render(pipe, 0, 12)
 
 

@@ -224,7 +224,10 @@ def test_what_is_wrong_is_said() -> None:
             server.request(4, speedup=5)
         with pytest.raises(ConfigError, match="guidance"):
             server.request(4, guidance="both")  # type: ignore[arg-type]
-        with pytest.raises(DiffcacheError, match="steps 0 to 3"), server.batch([(a, 4)]):
+        with (
+            pytest.raises(DiffcacheError, match="request 1 has steps 0 to 3, and this batch says 4"),
+            server.batch([(a, 4)]),
+        ):
             pass
         with pytest.raises(DiffcacheError, match="twice"), server.batch([(a, 0), (a, 1)]):
             pass

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 from torch import Tensor, nn
 
 from diffcache import accelerate, denoising_run, report, tune
 from diffcache.profiling.recording.loops import Loop
+from diffcache.schedulers.errors import DiffcacheError
 
 TICKS = 12
 
@@ -43,3 +45,18 @@ def test_a_loop_is_tuned_as_a_pipeline_is(tmp_path: Any) -> None:
     accelerate(net, tmp_path)
     drawn(net, 100)
     assert len(report(net).computed_ticks) == TICKS // 3
+
+
+@pytest.mark.parametrize(
+    ("run", "prompts", "sentence"),
+    [
+        (drawn, ["a fox"], "missing a required argument: 'seed'"),
+        (lambda net, seed: drawn(net, seed), [{"seed": 0}], "unexpected keyword argument 'generator'"),
+        (lambda net, **call: torch.zeros(1, 3, 8, 8), [{"seed": 0}], "runs inside denoising_run"),
+    ],
+)
+def test_a_loop_that_cannot_be_called_so_is_refused_in_a_sentence(
+    run: Any, prompts: list[Any], sentence: str
+) -> None:
+    with pytest.raises(DiffcacheError, match=sentence):
+        tune(Loop(Bending().eval(), run), prompts, speedup=3)

@@ -404,6 +404,12 @@ def test_a_pipeline_whose_own_pictures_are_no_numbers_is_refused(monkeypatch: py
         tune(FLUX.build(), flux_calls(6, 3), speedup=2)
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_prompts_that_are_too_few_to_verify_on_are_told(count: int, caplog: pytest.LogCaptureFixture) -> None:
+    tune(FLUX.build(), flux_calls(6, count), speedup=2)
+    assert ("with fewer than three prompts nothing is verified" in caplog.text) is (count < 3)
+
+
 def test_a_file_of_somebody_else_is_replaced_and_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
