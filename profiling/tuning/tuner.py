@@ -196,17 +196,22 @@ class Tuner:
 
         Raises:
             TooLittle: the engine has none.
+            ConfigError: none gave pictures of finite numbers.
         """
         best, found = None, list[Judged]()
         for config in self.engine.propose(compute):
             one = self.judge(config)
-            # One whose second denoiser computes its first call besides costs too much.
-            if one.compute <= compute + SLACK and one.is_finite:
-                found.append(one)
-                best = self.best = self._best_of(found)
+            if one.compute > compute + SLACK:
+                continue  # its second denoiser computes its first call besides
+            found.append(one)
+            finite = [each for each in found if each.is_finite]
+            if finite:
+                best = self.best = self._best_of(finite)
+        if not found:
+            raise TooLittle(f"all that was proposed computes more than {compute:.0%} of the work.")
         if best is None:
-            raise TooLittle(
-                f"nothing that was proposed computes at most {compute:.0%} of the work and gives finite pictures."
+            raise ConfigError(
+                "no proposal gave pictures of finite numbers: run one with a cache, and look for overflows."
             )
         corrected = self._corrected(best)
         # It was fitted for this one schedule, so it is no choice among many: the mean decides.
@@ -255,7 +260,7 @@ class Tuner:
         keeping = [
             one
             for one in proposals
-            if one.is_finite and int((one.values >= quality).sum()) >= needed(len(one.values), at_least)
+            if int((one.values >= quality).sum()) >= needed(len(one.values), at_least)
         ]
         return _best_ranked(keeping) if keeping else None
 

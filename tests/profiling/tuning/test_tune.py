@@ -398,6 +398,15 @@ def test_proposals_whose_pictures_are_no_numbers_are_left_out(monkeypatch: pytes
     assert not all(judged.is_finite for judged in one._known.values())
 
 
+def test_where_no_pictures_are_numbers_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = FullRuns._measured
+    monkeypatch.setattr(
+        FullRuns, "_measured", lambda self, pictures, call: measured(self, pictures * float("nan"), call)
+    )
+    with pytest.raises(ConfigError, match="no proposal gave pictures of finite numbers"):
+        tuner(6, 3).for_compute(0.5)
+
+
 def test_a_pipeline_whose_own_pictures_are_no_numbers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(full_runs, "pictures_of", lambda result: torch.full((1, 3, 4, 4), float("nan")))
     with pytest.raises(ConfigError, match="own pictures are not finite"):
