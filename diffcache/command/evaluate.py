@@ -6,7 +6,9 @@ from typing import Any
 import click
 
 from diffcache.command.options import EXAMPLES, NewFolder, Setting, in_batches, with_method, with_setting
-from diffcache.evals.evaluation.evaluate import RESULT, Evaluation, evaluate
+from diffcache.command.show import evaluated
+from diffcache.evals.evaluation.evaluate import Evaluation, evaluate
+from diffcache.evals.evaluation.names import RESULT
 from diffcache.evals.harness.pipelines import Source
 from diffcache.evals.metrics.distribution import FEWEST
 from diffcache.evals.metrics.extractors import CLASSIFIER
@@ -91,7 +93,7 @@ def command(
     )
     result = evaluate(evaluation, out)
     if result is not None:
-        click.echo(f"figures: {out / RESULT}\nreport: {write_page(result, out)}")
+        click.echo(f"{evaluated(out)}\nfigures: {out / RESULT}\nreport: {write_page(result, out)}")
 
 
 def _is_of_shapes(source: Source) -> bool:

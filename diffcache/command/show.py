@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from diffcache.evals.evaluation.evaluate import RESULT
+from diffcache.evals.evaluation.names import RESULT
 from diffcache.method_config import MethodConfig
 from diffcache.profiling.recording.recording import JSON_NAME as RECORDING
 from diffcache.profiling.recording.recording import Recording
@@ -127,7 +127,8 @@ def _promise(verify: dict[str, Any], unit: str) -> list[str]:
     return lines
 
 
-def _evaluated(folder: Path) -> str:
+def evaluated(folder: Path) -> str:
+    """The figures of an evaluation."""
     result = json.loads((folder / RESULT).read_text())
     cost = result["cost"]["cached"]
     lines = [
@@ -143,7 +144,7 @@ def _recorded(folder: Path) -> str:
     return f"recording\n{Recording.load(folder).table()}"
 
 
-TOLD = {JSON_NAME: _schedule, CONFIG_NAME: _config, TUNE: _tuned, RESULT: _evaluated, RECORDING: _recorded}
+TOLD = {JSON_NAME: _schedule, CONFIG_NAME: _config, TUNE: _tuned, RESULT: evaluated, RECORDING: _recorded}
 """What each file is told by."""
 
 

@@ -11,6 +11,7 @@ from diffcache.api import method_named
 from diffcache.config import CacheConfig
 from diffcache.evals.errors import EvaluationError
 from diffcache.evals.evaluation.figures import CACHED, FULL, Metrics, gathered, measured, summary
+from diffcache.evals.evaluation.names import PAGE, RESULT
 from diffcache.evals.evaluation.sample_folder import (
     MANIFEST,
     ProcessShare,
@@ -32,7 +33,6 @@ from diffcache.profiling.recording.pipeline_facts import facts_of
 from diffcache.profiling.recording.processes import this_process
 from diffcache.profiling.searching.checkpoints import claim
 
-RESULT, PAGE = "evaluation.json", "report.html"
 PIPELINE = "pipeline.json"
 """What the samples of a folder were drawn with: a model may change where it lies."""
 

@@ -1,4 +1,4 @@
-"""Bootstrap intervals of 95 %: of a mean over samples, and of a median over rounds."""
+"""Bootstrap intervals of 95 %: of a mean over samples, and of medians over rounds and testbeds."""
 
 import random
 from collections.abc import Sequence
@@ -26,3 +26,20 @@ def interval_of_median(values: Sequence[float]) -> list[float]:
     resampled = sorted(median(drawn.choices(values, k=len(values))) for _ in range(RESAMPLES_OF_MEDIANS))
     beyond = RESAMPLES_OF_MEDIANS // 40
     return [resampled[beyond], resampled[-beyond - 1]]
+
+
+def interval_of_gain(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> tuple[float, float]:
+    """The interval of a median over testbeds: of how much the median of one contender's samples is above that of another's.
+
+    In each testbed both are drawn anew from the same samples.
+
+    Args:
+        pairs: of each testbed what both measure on its samples, [samples] each.
+    """
+    numbers, gains = np.random.default_rng(0), []
+    for ones, others in pairs:
+        drawn = numbers.integers(len(ones), size=(RESAMPLES, len(ones)))
+        medians = (np.median(np.asarray(each, dtype=float)[drawn], axis=1) for each in (ones, others))
+        gains.append(np.subtract(*medians))
+    low, high = np.quantile(np.median(gains, axis=0), [(1 - SHARE) / 2, (1 + SHARE) / 2])
+    return float(low), float(high)

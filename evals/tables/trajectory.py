@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from diffcache.evals.harness.intervals import mean_with_interval
+from diffcache.evals.harness.intervals import interval_of_gain, mean_with_interval
 from diffcache.evals.harness.markdown import markdown_table, named_once
 from diffcache.evals.harness.results import stored
 from diffcache.evals.race.row import ROUNDING
@@ -97,14 +97,15 @@ def _expected(rows: list[dict[str, Any]], shown: Mapping[str, str]) -> str:
 def _above(rows: list[dict[str, Any]]) -> str:
     """What measuring a pipeline adds to `speedup=`, by the number of computed ticks, in words."""
     counts = sorted({row["ticks"] for row in rows}, reverse=True)
+    of = [[row for row in rows if row["ticks"] == count] for count in counts]
     said = []
     for name, title in MEASURED.items():
-        gains = (
-            median(row[name] - row["prior"] for row in rows if row["ticks"] == count) for count in counts
-        )
-        said.append(f"{title} {' / '.join(f'{gain:+.1f}' for gain in gains)} dB")
+        gains = (f"{median(row[name] - row['prior'] for row in alike):+.1f}" for alike in of)
+        said.append(f"{title} {' / '.join(gains)} dB")
+    samples = ([(row["samples"]["tuned"], row["samples"]["prior"]) for row in alike] for alike in of)
+    limits = (f"[{low:+.1f}, {high:+.1f}]" for low, high in map(interval_of_gain, samples))
     where = " / ".join(map(str, counts))
-    return f"- against `speedup=`, the median over testbeds with {where} ticks: {'; '.join(said)}"
+    return f"- against `speedup=`, the median over testbeds with {where} ticks: {'; '.join(said)}. Intervals of 95 %, `tune`, over samples: {' / '.join(limits)}"
 
 
 def _seen(row: Mapping[str, Any], name: str) -> Difference:

@@ -6,8 +6,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from diffcache.evals.evaluation.evaluate import PAGE
 from diffcache.evals.evaluation.figures import CACHED, FULL
+from diffcache.evals.evaluation.names import PAGE
 from diffcache.evals.evaluation.sample_folder import SampleFolder
 from diffcache.evals.harness.results import result_path
 from diffcache.evals.harness.side_by_side import GAIN

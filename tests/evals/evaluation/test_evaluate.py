@@ -17,8 +17,9 @@ from support.data_uris import frames
 from diffcache import ScheduleError, accelerate, report
 from diffcache.command.main import main
 from diffcache.evals.errors import EvaluationError
-from diffcache.evals.evaluation.evaluate import PAGE, RESULT, Evaluation, evaluate
+from diffcache.evals.evaluation.evaluate import Evaluation, evaluate
 from diffcache.evals.evaluation.figures import CACHED, FULL
+from diffcache.evals.evaluation.names import PAGE, RESULT
 from diffcache.evals.evaluation.sample_folder import check_manifest
 from diffcache.evals.harness.pipelines import Source
 from diffcache.evals.testbeds import zoo

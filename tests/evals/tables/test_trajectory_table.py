@@ -24,7 +24,15 @@ def test_what_rounding_to_8_bits_hides_is_no_loss() -> None:
 
 def test_what_measuring_adds_is_told_by_the_number_of_ticks() -> None:
     rows = [
-        {"ticks": ticks, "prior": 40.0, "tuned": 40.0 + gain, "planned": 40.5, "own": 41.0, "seen": 39.0}
+        {
+            "ticks": ticks,
+            "prior": 40.0,
+            "tuned": 40.0 + gain,
+            "planned": 40.5,
+            "own": 41.0,
+            "seen": 39.0,
+            "samples": {"prior": [40.0, 40.0], "tuned": [40.0 + gain, 40.0 + gain]},
+        }
         for ticks, gain in ((16, 1.0), (16, 3.0), (16, 8.0), (33, 5.0), (33, 7.0))
     ]
     told = _above(rows)
@@ -32,4 +40,5 @@ def test_what_measuring_adds_is_told_by_the_number_of_ticks() -> None:
         "with 33 / 16 ticks: `tune` +6.0 / +3.0 dB; without the correction of the last step +0.5 / +0.5 dB;"
         in told
     )
-    assert told.endswith("nobody has beforehand -1.0 / -1.0 dB")
+    assert "nobody has beforehand -1.0 / -1.0 dB" in told
+    assert told.endswith("over samples: [+6.0, +6.0] / [+3.0, +3.0]")
