@@ -36,7 +36,6 @@ PROMPTS = ["one", "two"]
 OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "quality nan": ({"quality": math.nan, "prompts": PROMPTS}, "give a PSNR in dB"),
     "quality inf": ({"quality": math.inf, "prompts": PROMPTS}, "give a PSNR in dB"),
-    "percent": ({"config": "trajectory", "threshold": 5}, "threshold=5 is more than the whole contrast"),
     "no threshold": ({"config": "trajectory", "threshold": None}, "threshold must be a value, not None"),
     "no interval": ({"config": "uniform", "interval": None}, "interval must be a value, not None"),
     "a site's number": (

@@ -71,6 +71,10 @@ class DerivedConfig(CacheConfig):
         return self.base.watch_bound
 
     @property
+    def needs_influence(self) -> bool:
+        return self.base.needs_influence
+
+    @property
     def counts_guidance(self) -> bool:
         return self.base.counts_guidance
 

@@ -1,18 +1,20 @@
 """Trajectory: the outputs of a run as one Gaussian process, which predicts, corrects, and says where to compute. Our own method."""
 
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
+from torch import nn
 
 from diffcache.config import RunFacts
 from diffcache.method_config import method
 from diffcache.prediction.predictors import Conditional, Polynomial, Predictor
-from diffcache.recipes.budgeted import BudgetedConfig, allowed, choosable
+from diffcache.recipes.budgeted import FEW, BudgetedConfig, allowed, choosable
 from diffcache.recipes.few_steps import leaves, proposal
 from diffcache.recipes.run_plans import chooses_last, course_of, error_models_of, plan_of_run
 from diffcache.schedulers.base import CacheScheduler
@@ -31,8 +33,13 @@ from diffcache.trajectory.prior import Prior, universal
 from diffcache.trajectory.response import PARTS
 from diffcache.trajectory.transfer import OWN, SAME, UNIVERSAL, are_angles
 
+logger = logging.getLogger("diffcache")
+
 WORTH_COMPARING = 0.025
 """Where a larger error is expected of a speed-up than the default allows, the report advises to compare the run with fewer steps."""
+
+WORTH_COMPARING_IF_FEW = 0.01
+"""The same where fewer than `FEW` ticks are computed: in short runs plain steps come nearer."""
 
 
 @method
@@ -80,10 +87,6 @@ class TrajectoryConfig(BudgetedConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("threshold", 0)
-        if self.threshold > 1:
-            raise ConfigError(
-                f"{self.name}: threshold={self.threshold:g} is more than the whole contrast: give a fraction, 0.05 for 5 %."
-            )
         self._choose("predicts_with", OWN, UNIVERSAL)
         self._check("amplification", 1)
         if self.response is not None:
@@ -150,6 +153,15 @@ class TrajectoryConfig(BudgetedConfig):
             self.predicts_with if self.covariance else OWN,
         )
 
+    def check(self, denoisers: Mapping[str, nn.Module]) -> None:
+        if self.speedup is None and self.threshold > 1:
+            logger.warning(
+                "threshold=%g lets the result err by more than its contrast: for %g %% write threshold=%g.",
+                self.threshold,
+                self.threshold,
+                self.threshold / 100,
+            )
+
     @property
     def counts_guidance(self) -> bool:
         return True
@@ -177,7 +189,8 @@ class TrajectoryConfig(BudgetedConfig):
         plan = self.plan(run, self.speedup)
         expected = plan.expected * usual_contrast_factor(self._in_velocities(run))
         most = max(most, len(plan.ticks))  # a longer warm-up goes beyond the speed-up
-        if run.adds_noise or expected <= WORTH_COMPARING or self.max_consecutive_reuses is not None:
+        least = WORTH_COMPARING if most >= FEW else WORTH_COMPARING_IF_FEW
+        if run.adds_noise or expected <= least or self.max_consecutive_reuses is not None:
             return None
         return f"{leaves(self.speedup, most)}, for which an error of {percent(expected)} was expected when it was planned: {proposal(most, run)}"
 

@@ -241,10 +241,12 @@ def test_a_speed_up_whose_expected_error_is_large_is_remarked_on(monkeypatch: py
     assert f"an error of {config.plan(KNOWN, 4).expected:.1%}" in remark
     assert f"an error of {USUAL * config.plan(KNOWN, 4).expected:.1%}" in str(config.remark(KNOWN))
     assert TrajectoryConfig(speedup=1).remark(KNOWN) is None
-    expected = config.plan(KNOWN, 4).expected
-    for bound in (0.99 * expected, 1.01 * expected):
-        monkeypatch.setattr(trajectory, "WORTH_COMPARING", bound)
-        assert (config.remark(decoded) is None) == (expected < bound)
+    for name, speedup in (("WORTH_COMPARING_IF_FEW", 4), ("WORTH_COMPARING", 2)):
+        config = TrajectoryConfig(speedup=speedup)
+        expected = config.plan(KNOWN, speedup).expected
+        for bound in (0.99 * expected, 1.01 * expected):
+            monkeypatch.setattr(trajectory, name, bound)
+            assert (config.remark(decoded) is None) == (expected < bound)
     stiff = guided(300.0)
     assert "an error of more than 100% was expected" in str(config.remark(stiff))
     assert TrajectoryConfig(threshold=0.02).remark(KNOWN) is None
@@ -479,3 +481,11 @@ def test_plans_of_a_run_share_their_errors(monkeypatch: pytest.MonkeyPatch) -> N
     assert counts[0] > 0
     assert counts == [counts[0]] * 3
     run_plans.forget()
+
+
+@pytest.mark.parametrize(("threshold", "told"), [(5, True), (0.05, False)])
+def test_a_threshold_that_was_meant_in_percent_is_told(
+    threshold: float, told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    accelerate(FLUX.build(), "trajectory", threshold=threshold)
+    assert ("for 5 % write threshold=0.05" in caplog.text) is told

@@ -143,9 +143,6 @@ class DecodeOptions:
             if number is not None and not (is_number(number) and number >= 0):
                 must = "a finite number" if not is_number(number) else "at least 0"
                 raise ConfigError(f"{name} must be {must}, not {number!r}.")
-        for name in ("threshold", "editing_threshold"):
-            if (probability := getattr(self, name)) is not None and probability > 1:
-                raise ConfigError(f"{name} is a probability, at most 1, not {probability!r}.")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p must be above 0 and at most 1, not {self.top_p!r}.")
         if self.eps is not None and not 0 <= self.eps < 1:
