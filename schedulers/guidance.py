@@ -30,7 +30,8 @@ class Guidance:
         norm_along: the guided output is scaled to the norm of the conditional one along this dimension; None: it is not.
         is_rescaled: it is scaled nearer to the standard deviation of the conditional one (arXiv 2305.08891, equation 15).
         shown: the amplification that the first tick of the run has shown; None: none.
-        options: of a pipeline call that say how it guides, by name: scales, those that only the network is told, rescaling. Empty in loops.
+        options: of a pipeline call that change its outputs beside the scale, by name: the scale that a distilled network is told, rescaling.
+            Empty in loops.
     """
 
     scale: float | None = None

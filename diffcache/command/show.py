@@ -1,6 +1,7 @@
 """show: what a folder holds, as text."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ from diffcache.profiling.tuning.artifact import TUNE, figures_in, missed, unit_o
 from diffcache.profiling.tuning.plain_steps import EVEN, FEWER, better_without
 from diffcache.schedulers.artifact import CONFIG_NAME, JSON_NAME
 from diffcache.schedulers.errors import ScheduleError
-from diffcache.schedulers.schedule import GUIDANCE_OPTIONS, Schedule, expected_error_in
+from diffcache.schedulers.schedule import GUIDANCE_OPTIONS, GUIDANCE_SCALE, Schedule, expected_error_in
+
+FIGURES = ("median", "mean", "worst")
+"""Of what was measured on a part of the prompts."""
 
 MANY, LONG = 12, 60
 """The most rows of a table, and the most characters of a value, that are printed."""
@@ -48,11 +52,24 @@ def _schedule(folder: str | Path) -> str:
     computed = f"{len(schedule.computed_ticks)} of {schedule.num_ticks} ticks"
     head = f"schedule for {models}, {schedule.noise_scheduler}, {computed} computed\n  (# computed, - predicted, / straight line, = held)"
     described = dict(schedule.predictor)
-    options = described.pop(GUIDANCE_OPTIONS, {})
-    guidance = [f"  guidance: {_said(options)}"] if options else []
+    guidance = _guidance(described.pop(GUIDANCE_SCALE, None), described.pop(GUIDANCE_OPTIONS, {}))
     predictor = f"  predictor: {_said(described)}"
     corrections = [f"  corrections: {', '.join(schedule.corrections)}"] if schedule.corrections else []
     return "\n".join([head, *rows[:MANY], *more, predictor, *guidance, *_plan(schedule), *corrections])
+
+
+def _guidance(scale: float | None, options: dict[str, float]) -> list[str]:
+    """How the recorded run guided."""
+    said = [] if scale is None else [f"scale of the passes {scale:g}"]
+    said += [f"{name}={value:g}" for name, value in options.items()]
+    return [f"  guidance: {', '.join(said)}"] if said else []
+
+
+def _with_infinities(figures: dict[str, Any]) -> dict[str, Any]:
+    """Figures with what null stands for in JSON: pictures that are no numbers are infinitely far off."""
+    found = {name: -math.inf if figures.get(name) is None else figures[name] for name in FIGURES}
+    inner = {name: _with_infinities(its) for name, its in figures.items() if isinstance(its, dict)}
+    return {**figures, **found, **inner}
 
 
 def _plan(schedule: Schedule) -> list[str]:
@@ -61,7 +78,7 @@ def _plan(schedule: Schedule) -> list[str]:
         return []
     if "angles" in schedule.predictor:
         return ["  plan: by what was measured of the pipeline; resample=True makes it anew for other runs"]
-    return ["  plan: the universal one, for this run only; in other runs use accelerate(pipe, speedup=)"]
+    return ["  plan: for this run only; in other runs use accelerate(pipe, speedup=)"]
 
 
 def _config(folder: Path) -> str:
@@ -83,7 +100,7 @@ def _tuned(folder: Path) -> str:
         lines.append(f"  expected error of the result: {expected:.2%}")
     for part in ("choose", "verify"):
         if part in measured:
-            of = measured[part]
+            of = measured[part] = _with_infinities(measured[part])
             lines.append(
                 f"  on the prompts to {part}: {of['samples']} samples, median {of['median']:.2f}{unit}, worst {of['worst']:.2f}{unit}"
             )

@@ -61,9 +61,8 @@ class PipelineScope(Scope):
         self.active = self.noise_schedulers[0] if noise_schedulers else None
         self._knows_its_loop = not noise_schedulers
         self._last_index: int | None = None
-        self._nominal_sigmas: list[float] | None = (
-            None  # of the loop, before the method gave it other noise levels
-        )
+        # Of the loop, before the method gave it other noise levels.
+        self._nominal_sigmas: list[float] | None = None
         self._scales_seen: dict[str, float] = {}
         self._replaced: list[int] = []  # ticks of this run before which callbacks have replaced the latents
         self._forgotten: list[int] = []  # those of them at which everything was forgotten

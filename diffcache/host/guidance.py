@@ -16,6 +16,7 @@ from diffcache.host.conventions import (
     RESCALED,
 )
 from diffcache.schedulers.guidance import Guidance
+from diffcache.schedulers.numbers_given import is_number
 
 
 def guidance_scale_of(pipeline: Any, call: Mapping[str, Any]) -> float | None:
@@ -57,14 +58,23 @@ def guidance_in(pipeline: Any, call: Mapping[str, Any]) -> Guidance:
         pipeline: whose `__call__` says what is left open.
         call: its arguments by name.
     """
-    given = _given(pipeline, call)
-    options = {name: float(value) for name, value in given.items() if _says_how(name, value)}
+    scale = guidance_scale_of(pipeline, call)
+    is_rescaled = bool(_given(pipeline, call).get(RESCALED))
     return Guidance(
-        guidance_scale_of(pipeline, call),
+        scale,
         norm_kept_along(pipeline, call),
-        bool(given.get(RESCALED)),
-        options=tuple(sorted(options.items())),
+        is_rescaled,
+        options=_options_of(pipeline, call, scale),
     )
+
+
+def _options_of(pipeline: Any, call: Mapping[str, Any], scale: float | None) -> tuple[tuple[str, float], ...]:
+    """What a call's outputs depend on beside the scale, by name: the scale that a network was distilled to, and rescaling of guided outputs."""
+    given = _given(pipeline, call)
+    names = [RESCALED] if scale is None or scale > 1 else []
+    if _is_distilled(pipeline) and not hasattr(type(pipeline), "do_classifier_free_guidance"):
+        names.append("guidance_scale")
+    return tuple((name, float(given[name])) for name in names if is_number(given.get(name)))
 
 
 def norm_kept_along(pipeline: Any, call: Mapping[str, Any]) -> int | None:
@@ -118,6 +128,11 @@ def _tells_the_network(pipeline: Any, parameters: Container[str]) -> bool:
         return False
     if "true_cfg_scale" in parameters:
         return True
+    return _is_distilled(pipeline)
+
+
+def _is_distilled(pipeline: Any) -> bool:
+    """Whether a network of the pipeline takes the scale of guidance as an input."""
     configs = (getattr(module, "config", None) for module in modules_of(pipeline))
     return any(getattr(config, "guidance_embeds", False) for config in configs)
 
@@ -126,9 +141,8 @@ def kept_scales_of(pipeline: Any) -> dict[str, float]:
     """The scales of guidance that a pipeline or its guider keeps during a call, by attribute; they may change between steps."""
     guider = getattr(pipeline, "guider", None)
     kept = {**vars(pipeline), **getattr(guider, "__dict__", {})}
-    return {name: float(value) for name, value in kept.items() if _says_how(name, value)}
-
-
-def _says_how(name: str, value: object) -> bool:
-    """Whether an argument or attribute of this name is a number that says how a pipeline guides."""
-    return ("guidance" in name or "cfg" in name) and isinstance(value, (bool, int, float))
+    return {
+        name: float(value)
+        for name, value in kept.items()
+        if ("guidance" in name or "cfg" in name) and isinstance(value, (bool, int, float))
+    }

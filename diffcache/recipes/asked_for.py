@@ -18,8 +18,11 @@ from diffcache.schedulers.artifact import CONFIG_NAME, saved_in
 from diffcache.schedulers.config_file import config_models, is_yaml, load_yaml
 from diffcache.schedulers.errors import ConfigError, TargetError
 from diffcache.schedulers.schedule import Schedule
+from diffcache.trajectory.control import TYPICAL
 
 logger = logging.getLogger("diffcache")
+
+IN_PERCENT = "threshold=%g allows an expected error of %g %%: if it was meant in percent, write threshold=%g, which allows %g %%."
 
 WITH_SPEEDUP: Mapping[str, type[CacheConfig]] = {kind.name: kind for kind in (TrajectoryConfig, EvenConfig)}
 """Methods that `speedup=` is an option of; the first is the one that it means by itself."""
@@ -85,6 +88,9 @@ def attachable(
         refuse_others(
             "config", dict(zip(denoisers, models.values(), strict=True)) if alone else models, denoisers
         )
+    if isinstance(chosen, TrajectoryConfig) and chosen.speedup is None and chosen.threshold > 1:
+        asked = chosen.threshold
+        logger.warning(IN_PERCENT, asked, 100 * asked / TYPICAL, asked / 100, asked / TYPICAL)
     return _for_denoisers(chosen, denoisers)
 
 
@@ -111,8 +117,8 @@ def refuse_beside(given: Any, allowed: Collection[str] = ()) -> None:
     if given not in (None, *allowed):
         methods = " and ".join(WITH_SPEEDUP)
         raise ConfigError(
-            f"{_called(given)} takes no speedup= and no quality=: set its own options instead, or leave it out. speedup= goes alone or with the methods {methods}, and "
-            "quality= goes alone; a schedule has its speed-up already."
+            f"{_called(given)} takes no speedup= and no quality=: leave one or the other out. speedup= goes alone or with the methods {methods}, and quality= goes alone; "
+            "a schedule has its speed-up already."
         )
 
 

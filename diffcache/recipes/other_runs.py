@@ -1,5 +1,6 @@
 """In what a run differs from the one that a schedule was made in."""
 
+import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -10,6 +11,9 @@ from diffcache.schedulers.schedule import GUIDANCE_OPTIONS, GUIDANCE_SCALE, INFL
 
 SCALE_TOLERANCE = 0.11
 """Scales of guidance that differ by less than this are the same. What a loop's steps show of its scale is rounded to a tenth."""
+
+OPTION_TOLERANCE = 1e-2
+"""Options of guidance that differ by less than this are the same."""
 
 STEP_TOLERANCE = 1e-2
 """Influences that differ by less than this, as a fraction of the largest one, are the same."""
@@ -46,11 +50,10 @@ def other_guidance(made: Schedule, run: RunFacts) -> str | None:
     if scale is not None and here is not None and abs(scale - here) > SCALE_TOLERANCE:
         return f"the schedule was made with a guidance scale of {scale:g}, and this run has {here:g}: tune one for this scale, or compare the result"
     then, now = made.predictor.get(GUIDANCE_OPTIONS, {}), dict(run.guidance.options)
-    others = [name for name in {**then, **now} if then.get(name) != now.get(name)] if then and now else []
-    if not others:
-        return None
-    name = others[0]
-    return f"the schedule was made with {name}={then.get(name)}, and this run has {now.get(name)}: tune one for this, or compare the result"
+    for name in (name for name in then if name in now):
+        if abs(then[name] - now[name]) > OPTION_TOLERANCE:
+            return f"the schedule was made with {name}={then[name]:g}, and this run has {now[name]:g}: tune one for this, or compare the result"
+    return None
 
 
 def other_steps(made: Schedule, run: RunFacts) -> str | None:
@@ -72,8 +75,12 @@ def other_weights(made: Schedule, run: RunFacts) -> str | None:
 
 
 def weights_in(quantization: str | None) -> str:
-    """How a sentence names weights of a format; None: they are not quantised."""
-    return "plain weights" if quantization is None else f"weights in {quantization}"
+    """How a sentence names weights of a format (see `quantization_of`); None: they are not quantised."""
+    if quantization is None:
+        return "plain weights"
+    return "weights in " + re.sub(
+        r"\d+ x | \([0-9a-f]{8}\)$", "", quantization
+    )  # without counts and the hash
 
 
 def same_levels(a: Sequence[float], b: Sequence[float]) -> bool:

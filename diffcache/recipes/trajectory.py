@@ -1,15 +1,13 @@
 """Trajectory: the outputs of a run as one Gaussian process, which predicts, corrects, and says where to compute. Our own method."""
 
-import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
-from torch import nn
 
 from diffcache.config import RunFacts
 from diffcache.method_config import method
@@ -32,8 +30,6 @@ from diffcache.trajectory.plan import HELD, TrajectoryPlan
 from diffcache.trajectory.prior import Prior, universal
 from diffcache.trajectory.response import PARTS
 from diffcache.trajectory.transfer import OWN, SAME, UNIVERSAL, are_angles
-
-logger = logging.getLogger("diffcache")
 
 WORTH_COMPARING = 0.025
 """Where a larger error is expected of a speed-up than the default allows, the report advises to compare the run with fewer steps."""
@@ -152,15 +148,6 @@ class TrajectoryConfig(BudgetedConfig):
             self.amplification,
             self.predicts_with if self.covariance else OWN,
         )
-
-    def check(self, denoisers: Mapping[str, nn.Module]) -> None:
-        if self.speedup is None and self.threshold > 1:
-            logger.warning(
-                "threshold=%g lets the result err by more than its contrast: for %g %% write threshold=%g.",
-                self.threshold,
-                self.threshold,
-                self.threshold / 100,
-            )
 
     @property
     def counts_guidance(self) -> bool:

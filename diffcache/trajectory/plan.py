@@ -128,9 +128,8 @@ class _Search:
         self.even, self.fixed = start.even, {0, *start.forced}
         self.is_own = is_own
         self.held = errors(HELD, False)
-        usual = errors(
-            FOR_LONG_RUNS, True
-        )  # any caution tells how long the run is, and whether it is corrected
+        # Any caution tells how long the run is, and whether it is corrected.
+        usual = errors(FOR_LONG_RUNS, True)
         self.corrects = usual.largest_ratio > 0
         tried = [usual] if usual.num_ticks > LONGEST else [errors(caution, True) for caution in CAUTIONS]
         if not self.corrects:

@@ -1,6 +1,5 @@
 """What `tune` found, as a folder that `accelerate(pipe, folder)` loads."""
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any
 from diffcache.config import CacheConfig
 from diffcache.profiling.recording.pictures import psnr
 from diffcache.profiling.recording.shares import SLACK
-from diffcache.schedulers.artifact import CONFIG_NAME, JSON_NAME, TENSORS_NAME, Fields, read_json
+from diffcache.schedulers.artifact import CONFIG_NAME, JSON_NAME, TENSORS_NAME, Fields, json_text, read_json
 from diffcache.schedulers.errors import ScheduleError
 from diffcache.schedulers.schedule import Schedule
 from diffcache.schedulers.whole_files import written_whole
@@ -56,12 +55,13 @@ def write(found: Found, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / TUNE).is_file():
         _warn_of_another_aim(folder, found)
-    for earlier in (CONFIG_NAME, JSON_NAME, TENSORS_NAME):
+    of_the_other_kind = (CONFIG_NAME,) if isinstance(found.method, Schedule) else (JSON_NAME, TENSORS_NAME)
+    for earlier in of_the_other_kind:
         (folder / earlier).unlink(missing_ok=True)
     save_measured(found.method, found.models, folder)
     figures = {"producer": found.producer, "measured": found.measured}
     with written_whole(folder / TUNE) as part:
-        part.write_text(json.dumps(figures, indent=1) + "\n")
+        part.write_text(json_text(figures))
     return folder
 
 

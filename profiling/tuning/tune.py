@@ -29,9 +29,10 @@ from diffcache.profiling.tuning.artifact import Found, missed, unit_of, write
 from diffcache.profiling.tuning.bar import Bar
 from diffcache.profiling.tuning.engine import Task
 from diffcache.profiling.tuning.engines import ENGINES
+from diffcache.profiling.tuning.judged import Judged
 from diffcache.profiling.tuning.parts import three_parts
 from diffcache.profiling.tuning.plain_steps import better_without
-from diffcache.profiling.tuning.tuner import Judged, Tuner
+from diffcache.profiling.tuning.tuner import Tuner
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.few_steps import refuse_beyond
 from diffcache.recipes.replay import ReplayConfig

@@ -1,9 +1,10 @@
 """The tuner: judges what an engine proposes, keeps the best, and verifies it once."""
 
+import logging
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -15,12 +16,13 @@ from diffcache.profiling.recording.frozen import frozen
 from diffcache.profiling.recording.full_runs import FullRuns, Measure
 from diffcache.profiling.recording.journal import key_of
 from diffcache.profiling.recording.pictures import median_of, psnr
+from diffcache.profiling.recording.processes import is_first
 from diffcache.profiling.recording.shares import SLACK, TooLittle
 from diffcache.profiling.searching.confirming import is_better
-from diffcache.profiling.searching.ranking import best_ranked
 from diffcache.profiling.tuning.aim import Aim
 from diffcache.profiling.tuning.engine import Task, TuningEngine
 from diffcache.profiling.tuning.engines import ENGINES
+from diffcache.profiling.tuning.judged import Judged, the_best_of
 from diffcache.profiling.tuning.parts import Parts
 from diffcache.profiling.tuning.plain_steps import EVEN, FEWER, STEPS, steps_for
 from diffcache.profiling.tuning.promises import CONFIDENCE, fewest, least_share, needed, reached
@@ -29,36 +31,16 @@ from diffcache.recipes.replay import ReplayConfig
 from diffcache.schedulers.errors import ConfigError
 from diffcache.schedulers.schedule import EXPECTED_ERROR
 
+logger = logging.getLogger("diffcache")
+
 DIGITS = 4
 """Of the figures in an artifact."""
 
+NO_PICTURES = "no proposal gave pictures of finite numbers: run one with a cache, and look for overflows."
+"""Why nothing is found."""
+
 TRIES = 8
 """So often a method that decides in the run is calibrated anew, each time for a quarter of a tick less, if it computes too much. Our choice."""
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A proposal, and what it measures on the calls to choose on.
-
-    Attributes:
-        config: the method: a replay of its schedule, or itself if it decides in the run.
-        compute: share of the full run's work.
-        values: of each sample; the larger, the better.
-    """
-
-    config: CacheConfig
-    compute: float
-    values: Tensor
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether all pictures were numbers: a method may overflow where the full run does not."""
-        return bool(self.values.isfinite().all())
-
-    @property
-    def mean(self) -> float:
-        """Over the samples."""
-        return float(self.values.mean())
 
 
 class Tuner:
@@ -169,6 +151,13 @@ class Tuner:
             return figures
         runs = FullRuns(self.task.pipe, calls, self.measure)
         values = runs.measures(best.config)
+        lost = int((~values.isfinite()).sum())
+        if lost and is_first():
+            logger.warning(
+                "%d of %d samples to verify on have no pictures of finite numbers: look for overflows.",
+                lost,
+                len(values),
+            )
         figures["verify"] = {
             **_figures(values),
             "confidence": CONFIDENCE,
@@ -210,9 +199,7 @@ class Tuner:
         if not found:
             raise TooLittle(f"all that was proposed computes more than {compute:.0%} of the work.")
         if best is None:
-            raise ConfigError(
-                "no proposal gave pictures of finite numbers: run one with a cache, and look for overflows."
-            )
+            raise ConfigError(NO_PICTURES)
         corrected = self._corrected(best)
         # It was fitted for this one schedule, so it is no choice among many: the mean decides.
         if corrected is not None and corrected.mean > best.mean:
@@ -233,6 +220,7 @@ class Tuner:
 
         Raises:
             TooLittle: no threshold suffices on the calls to fit on.
+            ConfigError: it gave no pictures of finite numbers.
         """
         (config,) = self.engine.propose(compute)
         self.best = best = self.judge(config)
@@ -245,6 +233,8 @@ class Tuner:
             except TooLittle:
                 break
             self.best = best = min(best, self.judge(config), key=lambda one: one.compute)
+        if not best.is_finite:
+            raise ConfigError(NO_PICTURES)
         return best
 
     def _keeping(self, count: int, quality: float, at_least: float) -> Judged | None:
@@ -254,7 +244,7 @@ class Tuner:
         except TooLittle:
             return None
         if proposals:
-            corrected = self._corrected(_best_ranked(proposals))
+            corrected = self._corrected(the_best_of(proposals))
             if corrected is not None:
                 proposals.append(corrected)
         keeping = [
@@ -262,20 +252,16 @@ class Tuner:
             for one in proposals
             if int((one.values >= quality).sum()) >= needed(len(one.values), at_least)
         ]
-        return _best_ranked(keeping) if keeping else None
+        return the_best_of(keeping) if keeping else None
 
     def _best_of(self, found: Sequence[Judged]) -> Judged:
         """The best of what was judged so far. Where the engine confirms, each replaces the one before it only if it is better by more than chance."""
         if not self.engine.confirms:
-            return _best_ranked(found)
+            return the_best_of(found)
         best, *others = found
         for one in others:
             best = one if is_better(one.values - best.values) else best
         return best
-
-
-def _best_ranked(found: Sequence[Judged]) -> Judged:
-    return found[best_ranked([one.values for one in found])]
 
 
 def _figures(values: Tensor) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def test_what_tune_wrote_loads_and_is_shown(tuned: Path, capsys: pytest.CaptureF
     assert figures
     assert set(figures) == {" dB"}
     assert "not shown: " in shown
-    assert "guidance: guidance_scale=" in shown
+    assert "guidance: scale of the passes 1" in shown
     assert all(len(line) < 300 for line in shown.splitlines())
     expected = Schedule.from_pretrained(tuned).expected_error
     assert f"expected error of the result: {expected:.2%}" in shown
@@ -102,7 +102,7 @@ def test_what_a_plan_was_made_with_is_shown(
         "window": 4,
     }
     for more, said_of_it in (
-        ({}, "the universal one"),
+        ({}, "for this run only"),
         ({"angles": [1.0], "response": None}, "by what was measured"),
     ):
         replace(Schedule.from_pretrained(tuned), predictor=plan | more).save_pretrained(tmp_path)

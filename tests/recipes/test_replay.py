@@ -165,12 +165,40 @@ def test_an_option_of_guidance_that_is_no_scale_of_the_passes_counts_too(
         assert said is (expected is None)
 
 
+@pytest.mark.parametrize(
+    ("case", "made_at", "other"),
+    [
+        ("FluxPipeline", {}, {"true_cfg_scale": 4.0}),  # without a negative prompt it does nothing
+        ("StableDiffusionPipeline", {"guidance_scale": 7.5}, {"guidance_scale": 7.52}),
+        (
+            "StableDiffusionPipeline",
+            {"guidance_scale": 1.0},
+            {"guidance_scale": 1.0, "guidance_rescale": 0.7},
+        ),
+        ("WanPipeline-two-experts", {}, {"guidance_scale_2": 5.0}),
+    ],
+)
+def test_options_that_change_nothing_are_not_told(
+    case: str, made_at: dict[str, float], other: dict[str, float]
+) -> None:
+    pipe = accelerate(CASES[case].build(), speedup=2)
+    CASES[case].render(pipe, 0, STEPS, **made_at)
+    schedule = replace(report(pipe).to_schedule(), measured={"expected_error": 0.01})
+    accelerate(pipe, schedule)
+    CASES[case].render(pipe, 0, STEPS, **other)
+    assert report(pipe).expected_error == 0.01
+    assert not any("made with" in note for note in report(pipe).notes)
+
+
 def test_weights_in_another_format_are_told_and_expect_no_error() -> None:
     schedule = replace(run(None, MADE_AT).to_schedule(), measured={"expected_error": 0.01})
-    made = replace(schedule, quantization={"unet": "int8"})
+    made = replace(schedule, quantization={"unet": "51 x Int8Tensor with activations (56c98a65)"})
     told = run(made, MADE_AT)
     assert told.expected_error is None
-    assert any("made with weights in int8, and these are plain weights" in note for note in told.notes)
+    assert any(
+        "made with weights in Int8Tensor with activations, and these are plain weights" in note
+        for note in told.notes
+    )
     assert run(schedule, MADE_AT).expected_error == 0.01
 
 

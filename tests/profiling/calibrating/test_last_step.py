@@ -20,8 +20,9 @@ from diffcache.profiling.recording.frozen import frozen
 from diffcache.profiling.recording.journal import Entry
 from diffcache.profiling.recording.trajectories import full_trajectories
 from diffcache.profiling.tuning.engine import Task
+from diffcache.profiling.tuning.judged import Judged
 from diffcache.profiling.tuning.parts import three_parts
-from diffcache.profiling.tuning.tuner import Judged, Tuner
+from diffcache.profiling.tuning.tuner import Tuner
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.schedule_fields import LAST_STEP

@@ -44,7 +44,7 @@ def test_dpcache_computes_the_first_ticks_and_a_path() -> None:
     assert report(pipe).computed_ticks == [0, 1, 2, 4, 6]  # no jump is longer than two of eight ticks
     taylor = {"name": "taylor", "order": 2, "first": 1, "basis": "output"}
     described = {**schedule.predictor}
-    assert described.pop("guidance_options") == {"guidance_scale": 3.5, "true_cfg_scale": 1.0}
+    assert described.pop("guidance_options") == {"guidance_scale": 3.5}
     assert described == {**taylor, "guidance_scale": 1.0}
     with pytest.raises(TooLittle, match=r"compute=0\.5 is too little here"):
         calibrate_dpcache(pipe, flux_calls(STEPS), 0.5)

@@ -17,6 +17,7 @@ from zoo.pipelines import CASES
 
 from diffcache import Schedule, accelerate, report, tune
 from diffcache.attach.attachment import diffusion_attachment_of, key_of
+from diffcache.command.show import show
 from diffcache.profiling.recording import full_runs
 from diffcache.profiling.recording.full_runs import FullRuns
 from diffcache.profiling.recording.journal import Journal, journaling
@@ -27,11 +28,13 @@ from diffcache.profiling.tuning.aim import Aim
 from diffcache.profiling.tuning.artifact import TUNE, missed
 from diffcache.profiling.tuning.engine import Task
 from diffcache.profiling.tuning.engines import ENGINES
+from diffcache.profiling.tuning.judged import Judged
 from diffcache.profiling.tuning.parts import three_parts
-from diffcache.profiling.tuning.tuner import Judged, Tuner
+from diffcache.profiling.tuning.tuner import Tuner
 from diffcache.recipes.even import EvenConfig
 from diffcache.recipes.replay import ReplayConfig
 from diffcache.recipes.trajectory import TrajectoryConfig
+from diffcache.schedulers import schedule_file
 from diffcache.schedulers.errors import ConfigError, ScheduleError, TargetError
 from diffcache.schedulers.guidance import Guidance
 from diffcache.trajectory.kernel import UniversalKernel
@@ -405,6 +408,41 @@ def test_where_no_pictures_are_numbers_nothing_is_found(monkeypatch: pytest.Monk
     )
     with pytest.raises(ConfigError, match="no proposal gave pictures of finite numbers"):
         tuner(6, 3).for_compute(0.5)
+    parts = three_parts(flux_calls(12, 3), 1)
+    deciding = Tuner(Task(pipe=FLUX.build(), calls=parts.fit, ticks=12), parts, "teacache")
+    with pytest.raises(ConfigError, match="no proposal gave pictures of finite numbers"):
+        deciding.for_compute(0.7)
+
+
+def test_samples_to_verify_on_without_pictures_are_counted_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    measures, calls = FullRuns.measures, flux_calls(6, 3)
+    verified = three_parts(calls, 1).verify
+
+    def lost(self: FullRuns, config: Any) -> torch.Tensor:
+        values = measures(self, config)
+        return values - torch.inf if self.calls == verified else values
+
+    monkeypatch.setattr(FullRuns, "measures", lost)
+    tune(FLUX.build(), calls, speedup=2, folder=tmp_path)
+    assert "1 of 1 samples to verify on have no pictures of finite numbers" in caplog.text
+    assert "Infinity" not in (tmp_path / TUNE).read_text()
+    assert "median -inf" in show(str(tmp_path))
+
+
+def test_a_result_that_cannot_be_written_leaves_the_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = tune(FLUX.build(), flux_calls(6, 3), speedup=2, folder=tmp_path)
+
+    def full(*_: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(schedule_file, "save_file", full)
+    with pytest.raises(OSError, match="no space"):
+        tune(FLUX.build(), flux_calls(6, 3), speedup=3, folder=tmp_path)
+    assert Schedule.from_pretrained(tmp_path) == older
 
 
 def test_a_pipeline_whose_own_pictures_are_no_numbers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
