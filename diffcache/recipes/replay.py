@@ -151,8 +151,8 @@ class ReplayConfig(CacheConfig):
         if anew is None:
             return Table(self._for_run(run), run.denoiser)
         scheduler = anew.scheduler(run)
-        if other_guidance(self.schedule, run) is not None:
-            scheduler.expects_error = False  # what was measured is of another scale
+        if other_guidance(self.schedule, run) or other_weights(self.schedule, run):
+            scheduler.expects_error = False  # what was measured is of another scale, or of other weights
         return scheduler
 
     def warmup(self, run: RunFacts) -> int:
@@ -175,7 +175,7 @@ class ReplayConfig(CacheConfig):
         remarks, anew = [other_guidance(self.schedule, run)], self._anew(run)
         if anew is None and remarks[0] is None:  # where samples are clipped, guidance changes steps, too
             remarks += [self._other_steps(run)]
-        if anew is None and EXPECTED_ERROR in self.schedule.measured:
+        if anew is not None or EXPECTED_ERROR in self.schedule.measured:
             remarks += [other_weights(self.schedule, run)]
         if anew is not None:
             remarks += [f"the schedule was planned anew for {run.num_ticks} ticks"]

@@ -63,6 +63,10 @@ def test_one_that_is_planned_anew_at_another_scale_expects_no_error() -> None:
         expected[scale] = report(pipe).expected_error
     assert expected[MADE_AT] is not None
     assert expected[7.0] is None
+    accelerate(pipe, replace(schedule, quantization={"unet": "int8"}), resample=True)
+    SD.render(pipe, 0, STEPS + 4, guidance_scale=MADE_AT)
+    assert report(pipe).expected_error is None
+    assert any("made with weights in int8" in note for note in report(pipe).notes)
 
 
 @pytest.mark.parametrize("resample", [True, False])
