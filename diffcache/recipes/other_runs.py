@@ -22,6 +22,10 @@ SIGMA_TOLERANCE = 1e-3
 """Noise levels that differ by less than this, as a fraction of the largest one, are the same."""
 
 
+COUNTS_AND_HASH = re.compile(r"\d+ x | \([0-9a-f]{8}\)$")
+"""What no reader needs of a format, as `quantization_of` describes it."""
+
+
 def difference(made: Schedule, run: RunFacts, respaced: Callable[[], Tensor | None]) -> str | None:
     """Why a schedule cannot be followed in a run as it is, in the words of an error; None where it can.
 
@@ -71,16 +75,14 @@ def other_weights(made: Schedule, run: RunFacts) -> str | None:
     then, now = made.quantization.get(run.denoiser), run.quantization
     if then == now or run.denoiser not in made.models:
         return None
-    return f"the schedule was made with {weights_in(then)}, and these are {weights_in(now)}: tune one for these, or compare the result"
+    made_with, these = (weights_in(each and COUNTS_AND_HASH.sub("", each)) for each in (then, now))
+    others = "the same in other layers" if these == made_with else these
+    return f"the schedule was made with {made_with}, and these are {others}: tune one for these, or compare the result"
 
 
 def weights_in(quantization: str | None) -> str:
     """How a sentence names weights of a format (see `quantization_of`); None: they are not quantised."""
-    if quantization is None:
-        return "plain weights"
-    return "weights in " + re.sub(
-        r"\d+ x | \([0-9a-f]{8}\)$", "", quantization
-    )  # without counts and the hash
+    return "plain weights" if quantization is None else f"weights in {quantization}"
 
 
 def same_levels(a: Sequence[float], b: Sequence[float]) -> bool:

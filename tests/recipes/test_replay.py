@@ -11,7 +11,9 @@ import torch
 from zoo.pipelines import CASES
 
 from diffcache import Schedule, accelerate, report
+from diffcache.config import RunFacts
 from diffcache.profiling.recording.covariance import covariance_of
+from diffcache.recipes.other_runs import other_weights
 from diffcache.recipes.trajectory import TrajectoryConfig
 from diffcache.reports.run_report import RunReport
 from diffcache.schedulers.errors import ConfigError, ScheduleError
@@ -204,6 +206,14 @@ def test_weights_in_another_format_are_told_and_expect_no_error() -> None:
         for note in told.notes
     )
     assert run(schedule, MADE_AT).expected_error == 0.01
+
+
+def test_the_same_format_in_other_layers_is_told() -> None:
+    made = replace(run(None, MADE_AT).to_schedule(), quantization={"unet": "51 x Int8Tensor (56c98a65)"})
+    facts = RunFacts("UNet2DConditionModel", denoiser="unet", quantization="9 x Int8Tensor (00000000)")
+    said = other_weights(made, facts)
+    assert said is not None
+    assert "made with weights in Int8Tensor, and these are the same in other layers" in said
 
 
 @pytest.mark.parametrize(
