@@ -72,7 +72,7 @@ def _options_of(pipeline: Any, call: Mapping[str, Any], scale: float | None) -> 
     """What a call's outputs depend on beside the scale, by name: the scale that a network was distilled to, and rescaling of guided outputs."""
     given = _given(pipeline, call)
     names = [RESCALED] if scale is None or scale > 1 else []
-    if _is_distilled(pipeline) and not hasattr(type(pipeline), "do_classifier_free_guidance"):
+    if _is_distilled(pipeline) and _tells_the_network(pipeline, given):
         names.append("guidance_scale")
     return tuple((name, float(given[name])) for name in names if is_number(given.get(name)))
 

@@ -8,6 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 SHARE = 0.95
+ENDS = (1 - SHARE) / 2, (1 + SHARE) / 2
+"""Of an interval, as quantiles."""
+
 RESAMPLES = 4000
 RESAMPLES_OF_MEDIANS = 2000
 
@@ -16,7 +19,7 @@ def mean_with_interval(values: ArrayLike) -> tuple[float, float, float]:
     """A mean over samples [N], and the ends of its interval; for paired samples give their differences."""
     array = np.asarray(values, dtype=np.float64)
     drawn = np.random.default_rng(0).integers(len(array), size=(RESAMPLES, len(array)))
-    low, high = np.quantile(array[drawn].mean(1), [(1 - SHARE) / 2, (1 + SHARE) / 2])
+    low, high = np.quantile(array[drawn].mean(1), ENDS)
     return float(array.mean()), float(low), float(high)
 
 
@@ -41,5 +44,5 @@ def interval_of_gain(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -
         drawn = numbers.integers(len(ones), size=(RESAMPLES, len(ones)))
         medians = (np.median(np.asarray(each, dtype=float)[drawn], axis=1) for each in (ones, others))
         gains.append(np.subtract(*medians))
-    low, high = np.quantile(np.median(gains, axis=0), [(1 - SHARE) / 2, (1 + SHARE) / 2])
+    low, high = np.quantile(np.median(gains, axis=0), ENDS)
     return float(low), float(high)

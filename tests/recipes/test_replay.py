@@ -146,6 +146,14 @@ def test_a_slope_that_looks_back_by_no_whole_number_of_ticks_is_refused(sparse: 
         accelerate(SD.build(), replace(sparse, predictor=predictor))
 
 
+def replaying(case: str, made_at: dict[str, float]) -> Any:
+    """A pipeline with the schedule of a run with these options, of which an error of 1 % was measured."""
+    pipe = accelerate(CASES[case].build(), speedup=2)
+    CASES[case].render(pipe, 0, STEPS, **made_at)
+    schedule = replace(report(pipe).to_schedule(), measured={"expected_error": 0.01})
+    return accelerate(pipe, schedule)
+
+
 @pytest.mark.parametrize(
     ("case", "made_at", "other"),
     [
@@ -157,10 +165,7 @@ def test_an_option_of_guidance_that_is_no_scale_of_the_passes_counts_too(
     case: str, made_at: dict[str, float], other: dict[str, float]
 ) -> None:
     """FLUX.1 tells its scale to the network, and has one pass."""
-    pipe = accelerate(CASES[case].build(), speedup=2)
-    CASES[case].render(pipe, 0, STEPS, **made_at)
-    schedule = replace(report(pipe).to_schedule(), measured={"expected_error": 0.01})
-    accelerate(pipe, schedule)
+    pipe = replaying(case, made_at)
     for options, expected in ((made_at, 0.01), (other, None)):
         CASES[case].render(pipe, 0, STEPS, **options)
         assert report(pipe).expected_error == expected
@@ -187,10 +192,7 @@ def test_an_option_of_guidance_that_is_no_scale_of_the_passes_counts_too(
 def test_options_that_change_nothing_are_not_told(
     case: str, made_at: dict[str, float], other: dict[str, float]
 ) -> None:
-    pipe = accelerate(CASES[case].build(), speedup=2)
-    CASES[case].render(pipe, 0, STEPS, **made_at)
-    schedule = replace(report(pipe).to_schedule(), measured={"expected_error": 0.01})
-    accelerate(pipe, schedule)
+    pipe = replaying(case, made_at)
     CASES[case].render(pipe, 0, STEPS, **other)
     assert report(pipe).expected_error == 0.01
     assert not any("made with" in note for note in report(pipe).notes)
