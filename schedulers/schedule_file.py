@@ -58,11 +58,13 @@ def save(schedule: Any, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     tell_of(CONFIG_NAME, folder)
     tensors = {name: tensor.contiguous() for name, tensor in schedule.corrections.items()}
-    with written_whole(folder / JSON_NAME) as text, written_whole(folder / TENSORS_NAME) as values:
+    with written_whole(folder / JSON_NAME) as text:
         text.write_text(json_text(as_json(schedule)))
-        save_file(tensors, values)
+        if tensors:
+            with written_whole(folder / TENSORS_NAME) as values:
+                save_file(tensors, values)
     if not tensors:
-        (folder / TENSORS_NAME).unlink()
+        (folder / TENSORS_NAME).unlink(missing_ok=True)
     return folder
 
 
